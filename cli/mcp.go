@@ -46,8 +46,9 @@ sessions session_command, wait_command, session_files and manage_session (not wi
 Every call is held to a ceiling. The built-in one gives files of this folder only
 (over HTTP, and of a folder that holds your home or unitask's, none), no secrets, no
 packages, no images of containers and no raw TCP. It does give HTTP and TLS to every
-public host that a call names, and nobody is asked: allowNet = [] in the file gives
-none, ask = ["*.example.com"] asks first. Each key of --policy FILE takes the place
+public host that a call names. A client on stdin that can show a form asks you about
+each host first; any other client asks nobody. allowNet = [] in the file gives none,
+ask = ["*.example.com"] asks in any client. Each key of --policy FILE takes the place
 of its own. Every .unitask.toml from here upwards may narrow it; to widen it,
 the file must be trusted: unitask policy trust.
 

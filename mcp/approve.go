@@ -23,10 +23,10 @@ var approvalForm = map[string]any{
 type asker func(context.Context, unitask.Question) unitask.Verdict
 
 // approver asks the user of the client that made the call (elicitation), if that is the server's own user. A remote
-// client must not approve what the ceiling asks about. If a client can't be asked, unitask approve can answer. A client
-// of a revision that asks at the end of a call is not asked here (rounds).
+// client must not approve what the ceiling asks about. A client that can't ask is no approver: unitask approve can
+// answer. Nor is a client of a revision that asks at the end of a call (rounds).
 func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) asker {
-	if remote(caller) {
+	if req.ProtocolVersion() >= stateless || !canAsk(caller, req) {
 		return nil
 	}
 	return func(ctx context.Context, q unitask.Question) unitask.Verdict {
@@ -44,6 +44,20 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 		case <-asked.Done():
 			return ""
 		}
+	}
+}
+
+// canAsk reports whether the client of a call can show its user a form. It must be our own user's client.
+func canAsk(caller unitask.Caller, req *sdk.CallToolRequest) bool {
+	can := req.ClientCapabilities()
+	return !remote(caller) && can != nil && can.Elicitation != nil
+}
+
+// askFirst has a call's user asked about each host that the call names, if the client can ask and no ceiling says
+// which hosts need a question.
+func askFirst(caller unitask.Caller, req *sdk.CallToolRequest, run *unitask.Request) {
+	if canAsk(caller, req) && !caller.Ceiling.DecidesHosts() {
+		run.Ask, run.AllowNet = append(run.Ask, run.AllowNet...), nil
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -54,16 +55,13 @@ func TestAttackApprovalAnswers(t *testing.T) {
 	}
 }
 
-// A client of a revision with elicitation is asked during its call.
+// A client of a revision with elicitation is asked during its call, if no ceiling says otherwise. It is asked outside
+// of a call when a background command connects.
 func TestElicitation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a real machine; not in -short")
 	}
-	ceiling, err := policy.ParseCeiling("test", []byte(`ask = ["*.w.example"]`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{Ceiling: ceiling})
+	s := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{})
 	a, b := sdk.NewInMemoryTransports()
 	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
 		t.Fatal(err)
@@ -106,6 +104,33 @@ func TestElicitation(t *testing.T) {
 			t.Errorf("%q, expected %q", got, want)
 		}
 	}
+
+	of := newSessionOf(t, cs, "yes.w.example")
+	res, err = cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "session_command",
+		Arguments: object{"session": of, "background": true, "command": "wget -q -O - http://yes.w.example/"}})
+	if err != nil || res.IsError {
+		t.Fatal(err, res)
+	}
+	testwait.Until(t, "a question outside of a call", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(asked) == 3
+	})
+}
+
+// newSessionOf starts a session that names a host, and returns its id.
+func newSessionOf(t *testing.T, cs *sdk.ClientSession, host string) (id string) {
+	t.Helper()
+	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"session": "new",
+		"language": "js", "code": "1", "allowNet": []string{host}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ = res.StructuredContent.(map[string]any)["session"].(string)
+	if id == "" {
+		t.Fatalf("%+v", res)
+	}
+	return id
 }
 
 // In a newer revision, a call ends with the question. The client repeats the call with the answer, and the run
@@ -176,16 +201,17 @@ func TestInputRequired(t *testing.T) {
 	}
 	refused("an answer to a run that has ended", second)
 
-	params.Arguments = object{"session": "new", "language": "js", "code": "1", "allowNet": []string{"yes.w.example"}}
-	if text, err = json.Marshal(call("", nil).StructuredContent); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &got); err != nil || got.Session == "" {
-		t.Fatalf("%v %s", err, text)
-	}
-	params.Name, params.Arguments = "session_command", object{"session": got.Session, "command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over"}
-	if text, err = json.Marshal(call(asksAbout(t, call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
-		t.Errorf("%v %s", err, text)
+	for _, background := range []bool{false, true} {
+		params.Name, params.Arguments = "session_command", object{"session": newSessionOf(t, cs, "yes.w.example"),
+			"command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over", "background": background}
+		if background { // the call that waits for the command asks
+			run := call("", nil).StructuredContent.(map[string]any)["runId"]
+			params.Name, params.Arguments = "wait_command", object{"run": run}
+		}
+		res := call(asksAbout(t, call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"})
+		if text, err := json.Marshal(res.StructuredContent); err != nil || !strings.Contains(string(text), "over") {
+			t.Errorf("background %t: %v %s", background, err, text)
+		}
 	}
 }
 

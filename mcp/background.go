@@ -84,11 +84,12 @@ func commandSchema() *jsonschema.Schema {
 }
 
 // startCommand starts a command in the background.
-func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs,
-	command unitask.Command) (*sdk.CallToolResult, any, error) {
+func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs, command unitask.Command,
+	approve asker) (*sdk.CallToolResult, any, error) {
 	if in.Stdin != "" {
 		return nil, nil, errors.New("stdin does not go with background: write a file, and read it with <")
 	}
+	command.Approve = approve
 	run, err := of.Start(ctx, command)
 	if err != nil {
 		return nil, nil, err
@@ -107,18 +108,29 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 var errNoRun = errors.New(
 	"is no command in the background of a session of yours that lives; inspect_run has those that are over")
 
-func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, waitResult,
-	error) {
+func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, any, error) {
 	none := fmt.Errorf("run %.80q %w", in.Run, errNoRun)
 	rec, err := s.rt.Runs().Get(in.Run)
 	if err != nil || rec.Session == "" {
-		return nil, waitResult{}, none
+		return nil, nil, none
 	}
 	caller := s.caller(req.Extra)
 	of, err := s.held.find(rec.Session, caller.Name)
 	if err != nil {
-		return nil, waitResult{}, none
+		return nil, nil, none
 	}
+	if inRounds(caller, req) {
+		return s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
+			defer of.AnswerBy(approve)()
+			return s.waitNow(live, caller, of, in)
+		})
+	}
+	return s.waitNow(ctx, caller, of, in)
+}
+
+// waitNow waits for a caller's background command in a session, at most as long as a call may take.
+func (s *Server) waitNow(ctx context.Context, caller unitask.Caller, of *heldSession, in waitArgs) (*sdk.CallToolResult,
+	any, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -133,7 +145,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	}
 	is, err := gather(ctx, of, in.Run, in.AfterSeq, time.Now().Add(time.Duration(seconds*float64(time.Second))), most)
 	if err != nil {
-		return nil, waitResult{}, err
+		return nil, nil, err
 	}
 	text := is.Text()
 	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq,
@@ -148,7 +160,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	shown := stream{live: &live{}, most: most}
 	_, _ = shown.Write(text)
 	out.Output, out.Shown = shown.shown(most, "the resources have them")
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, out, nil
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, &out, nil
 }
 
 // text returns the state for models.

@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 type attackModelCeilingsRow struct{ how, text, principal, ask, want string }
@@ -141,6 +142,47 @@ func TestNetworkOfModels(t *testing.T) {
 			`{"language":"js","code":"1","allowNet":["w.a.example","b.test"]}`)
 		if got := fmt.Sprintf("net %v, asked %v", e.AllowNet, e.Ask); err != nil || got != want {
 			t.Errorf("%q: %s, want %s; %v", text, got, want, err)
+		}
+	}
+}
+
+// A client that can show a form asks its user about each host, unless a trusted file says which hosts need a question.
+// A file that nobody trusts can't end the questions.
+func TestAskFirst(t *testing.T) {
+	for _, row := range []struct {
+		text          string
+		trusted       bool
+		via           record.Via
+		form          bool
+		wantOpen, ask string
+	}{
+		{via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
+		{via: unitask.ViaMCP, wantOpen: "[b.test]", ask: "[]"},
+		{via: unitask.ViaHTTP, form: true, wantOpen: "[b.test]", ask: "[]"},
+		{text: "allowNetAny = true", via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
+		{text: "allowNetAny = true", trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},
+		{text: `allowNet = ["b.test"]`, via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
+		{text: `allowNet = ["b.test"]`, trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},
+		{text: `ask = ["c.test"]`, trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},
+		{text: `memoryMb = 512`, trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
+	} {
+		home, dir := testdir.Private(t), testdir.Private(t)
+		file := filepath.Join(dir, policy.CeilingFile)
+		if err := os.WriteFile(file, []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		named := ""
+		if row.trusted {
+			named = file
+		}
+		held, err := policy.LoadForModels(home, dir, named, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newServer(t, bare(t), mcp.Options{Dir: dir, Ceiling: held.Ceiling})
+		open, asked := mcp.AskFirst(s, row.via, row.form, "b.test")
+		if got := fmt.Sprint(open); got != row.wantOpen || fmt.Sprint(asked) != row.ask {
+			t.Errorf("%+v: open %v, asked %v", row, open, asked)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // SDK returns the SDK's server: tests add tools to it, and connect to it without a network.
@@ -113,10 +114,29 @@ var FindSocket func(table io.Reader, local, remote netip.AddrPort) (uid int, err
 // KeyFetches is how many fetches of an issuer's keys may run at once.
 const KeyFetches = keyFetches
 
+// AskFirst returns the hosts that a call may reach without a question, and those that its user is asked about. form
+// says that the client can show one.
+func AskFirst(s *Server, via record.Via, form bool, hosts ...string) (open, asked []string) {
+	req := &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}
+	if form {
+		req.Params.Meta = canShowForms()
+	}
+	run := unitask.Request{AllowNet: hosts}
+	askFirst(unitask.Caller{Via: via, Ceiling: s.opts.Ceiling}, req, &run)
+	return run.AllowNet, run.Ask
+}
+
+func canShowForms() sdk.Meta {
+	return sdk.Meta{sdk.MetaKeyClientCapabilities: map[string]any{"elicitation": map[string]any{}}}
+}
+
 // Verdict returns the meaning of a client's answer to a question. Asks reports whether a caller's client is asked.
 var Verdict = verdict
 
-func Asks(caller unitask.Caller) bool { return approver(context.Background(), caller, nil) != nil }
+func Asks(caller unitask.Caller) bool {
+	req := &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{Meta: canShowForms()}}
+	return approver(context.Background(), caller, req) != nil
+}
 
 // Secrets returns the secrets that a remote caller's call of run_code would get of the requested ones. The caller may
 // have several names.

@@ -50,11 +50,9 @@ type roundQuestion struct {
 	answer chan unitask.Verdict // accepts one
 }
 
-// inRounds reports whether the client of a call is asked at the call's end. It must be our own user's client, and able
-// to show a form.
+// inRounds reports whether the client of a call is asked at the call's end.
 func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
-	can := req.ClientCapabilities()
-	return req.ProtocolVersion() >= stateless && !remote(caller) && can != nil && can.Elicitation != nil
+	return req.ProtocolVersion() >= stateless && canAsk(caller, req)
 }
 
 type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)

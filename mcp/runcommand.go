@@ -22,7 +22,11 @@ func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in co
 			return s.commandNow(live, newLive(ctx, req), caller, of, in, approve)
 		})
 	}
-	return s.commandNow(ctx, newLive(ctx, req), caller, of, in, approver(ctx, caller, req))
+	asks := ctx
+	if in.Background { // the command outlives its call
+		asks = s.ctx
+	}
+	return s.commandNow(ctx, newLive(ctx, req), caller, of, in, approver(asks, caller, req))
 }
 
 // commandNow runs a command, or starts it in the background; live and approve are as in runNow.
@@ -44,7 +48,7 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 		if err := s.admitted(caller, s.queue.count(caller.Name)); err != nil {
 			return nil, nil, err
 		}
-		return s.startCommand(ctx, of, in, command)
+		return s.startCommand(ctx, of, in, command, approve)
 	}
 	leave, err := s.enter(ctx, caller, live)
 	if err != nil {

@@ -80,8 +80,9 @@ type Server struct {
 }
 
 // DefaultReach warns whoever connects a model. README.md has the same text.
-const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS, without a question. " +
-	"It may read every file below the folder in which the server starts. " +
+const DefaultReach = "Over MCP a model may reach every public host that it names, by HTTP and TLS. " +
+	"A client that can show a form asks you about each host first; any other client asks nobody. " +
+	"The model may read every file below the folder in which the server starts. " +
 	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
 
 // instructions describe the server to a client's model; %s is withSessions if the runtime has sessions.

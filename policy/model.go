@@ -110,6 +110,15 @@ func (c *Ceiling) Bounds(key string) bool {
 	return false
 }
 
+// DecidesHosts reports whether the ceiling's author says which hosts need a question: the ceiling, or the one that it
+// narrows, has allowNet, allowNetAny or ask. A file that only narrows another ceiling decides nothing.
+func (c *Ceiling) DecidesHosts() bool {
+	for c != nil && c.over != nil {
+		c = c.over
+	}
+	return c.Bounds("allowNet") || c.Bounds("allowNetAny") || c.Bounds("ask")
+}
+
 // Widening is a value that one ceiling allows beyond another.
 type Widening struct {
 	Key   string `json:"key"`

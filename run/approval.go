@@ -61,7 +61,7 @@ func (a Approval) String() string {
 	if a.By != "" {
 		return fmt.Sprintf("%s was denied by %s", what, a.By)
 	}
-	return fmt.Sprintf("%s was denied: %s; --allow-net allows it without a question", what, a.Why)
+	return fmt.Sprintf("%s was denied: %s; a host in allowNet of the ceiling needs no question", what, a.Why)
 }
 
 // Valid reports whether anybody may give this verdict.

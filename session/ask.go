@@ -12,8 +12,8 @@ import (
 )
 
 // When a session's code connects to a host that needs approval, the whole session and the time limits of all its steps
-// are stopped. unitask asks the callers that wait for a step, the newest first; unitask approve answers for every
-// session.
+// are stopped. unitask asks the caller of the newest step or background command that can answer. If there is none, it
+// asks the first that comes while the question is open. unitask approve answers for every session.
 
 // stepClocks are the clocks of the running steps of a session.
 type stepClocks struct {
@@ -62,13 +62,18 @@ func (c *stepClocks) still() bool {
 	return c.stands
 }
 
-// askers are the callers of a session's running steps, who answer questions. mu guards list.
+// askers are the callers of a session's running steps and commands, who answer questions. mu guards the fields.
 type askers struct {
 	mu   sync.Mutex
 	list []*run.Approver
+	came chan struct{} // closed when there is one, while somebody waits for it
 }
 
-// add registers a step's caller for questions until done is called.
+// AnswerBy has approve answer the session's questions until done is called. It is for a caller that waits for a
+// background command. A nil approve answers none.
+func (s *Session) AnswerBy(approve run.Approver) (done func()) { return s.askers.add(approve) }
+
+// add registers a caller for questions until done is called.
 func (a *askers) add(approve run.Approver) (done func()) {
 	if approve == nil {
 		return func() {}
@@ -77,6 +82,10 @@ func (a *askers) add(approve run.Approver) (done func()) {
 	defer a.mu.Unlock()
 	at := &approve
 	a.list = append(a.list, at)
+	if a.came != nil {
+		close(a.came)
+		a.came = nil
+	}
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -84,14 +93,32 @@ func (a *askers) add(approve run.Approver) (done func()) {
 	}
 }
 
-// last returns the caller to ask, nil if nobody waits for a step.
-func (a *askers) last() run.Approver {
+// ask asks the newest caller, or the first that comes. It is a run.Approver.
+func (a *askers) ask(ctx context.Context, q run.Question) run.Verdict {
+	for {
+		approve, came := a.last()
+		if approve != nil {
+			return approve(ctx, q)
+		}
+		select {
+		case <-came:
+		case <-ctx.Done():
+			return ""
+		}
+	}
+}
+
+// last returns the caller to ask. If there is none, came is closed when one comes.
+func (a *askers) last() (approve run.Approver, came <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.list) == 0 {
-		return nil
+	if len(a.list) > 0 {
+		return *a.list[len(a.list)-1], nil
 	}
-	return *a.list[len(a.list)-1]
+	if a.came == nil {
+		a.came = make(chan struct{})
+	}
+	return nil, a.came
 }
 
 // standing prevents pauses and forks of a session while somebody is asked, until release. The clocks of all steps are

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,11 +56,10 @@ func TestStepClocks(t *testing.T) {
 func TestSessionApprover(t *testing.T) {
 	s := newSession(nil, run.Caller{}, policy.SessionLimits{})
 	says := func(v run.Verdict) run.Approver { return func(context.Context, run.Question) run.Verdict { return v } }
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
 	who := func() string {
-		if a := s.askers.last(); a != nil {
-			return string(a(t.Context(), run.Question{}))
-		}
-		return "nobody"
+		return cmp.Or(string(s.askers.ask(gone, run.Question{})), "nobody")
 	}
 	one := s.askers.add(says("one"))
 	none := s.askers.add(nil)
@@ -76,10 +76,26 @@ func TestSessionApprover(t *testing.T) {
 	}
 	done()
 	s.changing <- struct{}{} // it is being paused
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, _, err = s.standing(ended)
+	_, _, err = s.standing(gone)
 	if uses, _ := s.usage.now(); err == nil || uses != 0 {
 		t.Error(err, uses)
 	}
+}
+
+// If nobody can answer, the first caller that comes while the question is open is asked.
+func TestSessionApproverComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSession(nil, run.Caller{}, policy.SessionLimits{})
+		said := make(chan run.Verdict, 2)
+		for range cap(said) {
+			go func() { said <- s.askers.ask(t.Context(), run.Question{}) }()
+		}
+		synctest.Wait()
+		defer s.AnswerBy(func(context.Context, run.Question) run.Verdict { return run.AllowOnce })()
+		for range cap(said) {
+			if got := <-said; got != run.AllowOnce {
+				t.Errorf("got %q, want %q", got, run.AllowOnce)
+			}
+		}
+	})
 }

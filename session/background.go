@@ -203,12 +203,14 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 		return "", err
 	}
 	s.jobs.add(b)
+	forget := s.askers.add(c.Approve)
 	if c.Timeout > 0 {
 		go s.limit(live, c.Timeout, stop)
 	}
 	go func() {
 		defer leave()
 		defer stop(nil)
+		defer forget()
 		err := x.finish(live, x.wait(live, cmd))
 		b.finish(x.res, err)
 	}()

@@ -88,7 +88,7 @@ func (s sessionRun) Serve(ctx context.Context, x *engine.Execution, conn *guest.
 func (s sessionRun) Left() bool { return s.left || s.revived != nil && s.ID == "" }
 
 // Approver implements engine.Session.
-func (s sessionRun) Approver() run.Approver { return s.askers.last() }
+func (s sessionRun) Approver() run.Approver { return s.askers.ask }
 
 // Stand implements engine.Session.
 func (s sessionRun) Stand(ctx context.Context) (approval.Clock, func(), error) {

@@ -59,7 +59,7 @@ type Command struct {
 	// Stdout and Stderr receive the output while the command runs, in addition to the Result.
 	Stdout, Stderr io.Writer
 	ResultBytes    int // like a Step's
-	// Approve, if not nil, answers questions while the command runs, like IO.Approve, except for background commands.
+	// Approve, if not nil, answers questions while the command runs, like IO.Approve.
 	Approve run.Approver
 	// Terminal gives the command a terminal instead of its streams. All output goes to Stdout, and not into the Result or
 	// the record. The command is then Endless.
