@@ -130,7 +130,11 @@ func (r *automata) insert(secret string, cut bool) {
 	for shift := range 3 {
 		text := base64.RawStdEncoding.EncodeToString(append(make([]byte, shift), secret...))
 		bits := 8 * (shift + len(secret))
-		both(r.base64, text[(8*shift+5)/6:bits/6], MinSecret) // the characters that depend only on the secret
+		from := (8*shift + 5) / 6
+		both(r.base64, text[from:bits/6], MinSecret) // the characters that depend only on the secret
+		if bits%6 != 0 {                             // at the text's end, the last one does, too
+			both(r.base64, text[from:], MinSecret)
+		}
 	}
 
 	var numbers []string

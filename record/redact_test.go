@@ -323,6 +323,22 @@ func TestAttackRedaction(t *testing.T) {
 	}
 }
 
+// Where a secret ends its base64 text, no character that depends on its last bits stays.
+func TestRedactsEndOfBase64(t *testing.T) {
+	for _, secret := range []string{"sk-live-12", "sk-live-123", "sk-live-1234"} {
+		for _, before := range []string{"", "a", "ab"} {
+			red, err := NewRedactor(Secrets{Given: map[string]string{"A": secret}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := base64.StdEncoding.EncodeToString([]byte(before + secret))
+			got := red.String(text)
+			attack.Check(t, fmt.Sprintf("the end of base64 of %q", before+secret), "",
+				strings.Trim(got[strings.LastIndex(got, Redacted)+len(Redacted):], "="))
+		}
+	}
+}
+
 func jsonText(s string) string {
 	b, _ := json.Marshal(s)
 	return string(b)
