@@ -132,8 +132,8 @@ func (r *automata) insert(secret string, cut bool) {
 		bits := 8 * (shift + len(secret))
 		from := (8*shift + 5) / 6
 		both(r.base64, text[from:bits/6], MinSecret) // the characters that depend only on the secret
-		if bits%6 != 0 {                             // at the text's end, the last one does, too
-			both(r.base64, text[from:], MinSecret)
+		if len(text)-from >= MinSecret {
+			r.base64.insert(text[from:]) // at the text's end, the last one does, too
 		}
 	}
 
