@@ -32,7 +32,8 @@ var floors = [][]string{
 		"internal/testlack", "internal/testroot",
 		"internal/testsignals", "internal/testwait", "internal/userdir", "guest/system",
 	},
-	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/localsocket", "internal/vault"},
+	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/hostexec", "internal/localsocket",
+		"internal/vault"},
 	{
 		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell",
 		"image/debian", "image/debian/debiantest", "image/erofs", "image/oci", "image/tfs",

@@ -19,23 +19,33 @@ var approvalForm = map[string]any{
 	"required": []any{"answer"},
 }
 
-// asker shows a question to somebody until its context ends; "" means no answer.
-type asker func(context.Context, unitask.Question) unitask.Verdict
+// asker shows a form to a client's user until its context ends; "" means no answer. A nil asker asks nobody.
+type asker func(ctx context.Context, form func() *sdk.ElicitParams) unitask.Verdict
 
-// approver asks the user of the client that made the call (elicitation), if that is the server's own user. A remote
-// client must not approve what the ceiling asks about. A client that can't ask is no approver: unitask approve can
-// answer. Nor is a client of a revision that asks at the end of a call (rounds).
-func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) asker {
-	if req.ProtocolVersion() >= stateless || !canAsk(caller, req) {
+// approver returns the asker as a run's approver, nil for a nil one.
+func (a asker) approver() unitask.Approver {
+	if a == nil {
 		return nil
 	}
 	return func(ctx context.Context, q unitask.Question) unitask.Verdict {
+		return a(ctx, func() *sdk.ElicitParams { return elicitation(q) })
+	}
+}
+
+// askerOf asks the user of the client that made the call (elicitation), if that is the server's own user. A remote
+// client must not approve what the ceiling asks about. A client that can't ask is no approver: unitask approve can
+// answer. Nor is a client of a revision that asks at the end of a call (rounds).
+func askerOf(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) asker {
+	if req.ProtocolVersion() >= stateless || !canAsk(caller, req) {
+		return nil
+	}
+	return func(ctx context.Context, form func() *sdk.ElicitParams) unitask.Verdict {
 		asked, cancel := context.WithCancel(call) // tells to which call the question belongs
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
 		said := make(chan unitask.Verdict, 1)
 		go func() { // a client that reads nothing blocks this goroutine, not the run
-			res, err := req.Session.Elicit(asked, elicitation(q))
+			res, err := req.Session.Elicit(asked, form())
 			said <- verdict(res, err)
 		}()
 		select {

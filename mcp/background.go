@@ -85,7 +85,7 @@ func commandSchema() *jsonschema.Schema {
 
 // startCommand starts a command in the background.
 func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs, command unitask.Command,
-	approve asker) (*sdk.CallToolResult, any, error) {
+	approve unitask.Approver) (*sdk.CallToolResult, any, error) {
 	if in.Stdin != "" {
 		return nil, nil, errors.New("stdin does not go with background: write a file, and read it with <")
 	}
@@ -120,8 +120,8 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 		return nil, nil, none
 	}
 	if inRounds(caller, req) {
-		return s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
-			defer of.AnswerBy(approve)()
+		return s.round(ctx, caller, req, func(live context.Context, ask asker) (*sdk.CallToolResult, any, error) {
+			defer of.AnswerBy(ask.approver())()
 			return s.waitNow(live, caller, of, in)
 		})
 	}

@@ -135,7 +135,7 @@ var Verdict = verdict
 
 func Asks(caller unitask.Caller) bool {
 	req := &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{Meta: canShowForms()}}
-	return approver(context.Background(), caller, req) != nil
+	return askerOf(context.Background(), caller, req) != nil
 }
 
 // Secrets returns the secrets that a remote caller's call of run_code would get of the requested ones. The caller may
@@ -251,3 +251,6 @@ func DoorsAre(d Doors) string {
 	defer d.d.mu.Unlock()
 	return fmt.Sprintf("%d open, %d strange", d.d.all, d.d.waiting)
 }
+
+// AddHostCommands adds host_exec, as ServeStdio does.
+func AddHostCommands(s *Server) { s.addHostCommands() }

@@ -45,7 +45,7 @@ type round struct {
 }
 
 type roundQuestion struct {
-	unitask.Question
+	form   func() *sdk.ElicitParams
 	state  string
 	answer chan unitask.Verdict // accepts one
 }
@@ -55,7 +55,7 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	return req.ProtocolVersion() >= stateless && canAsk(caller, req)
 }
 
-type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
+type runWith func(ctx context.Context, ask asker) (*sdk.CallToolResult, any, error)
 
 // round begins a run, or continues the one that a call answers, and returns its result or its question.
 func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest,
@@ -74,7 +74,7 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 	for {
 		if q := r.question(); q != nil {
 			return &sdk.CallToolResult{RequestState: q.state,
-				InputRequests: sdk.InputRequestMap{roundInput: elicitation(q.Question)}}, nil, nil
+				InputRequests: sdk.InputRequestMap{roundInput: q.form()}}, nil, nil
 		}
 		select {
 		case <-r.news:
@@ -102,7 +102,7 @@ func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round
 	all.mu.Unlock()
 	go func() {
 		defer cancel()
-		r.out, r.res, r.err = run(live, r.approve)
+		r.out, r.res, r.err = run(live, r.ask)
 		close(r.done)
 		time.AfterFunc(roundKept, func() { all.drop(r) })
 	}()
@@ -143,9 +143,9 @@ func (r *round) question() *roundQuestion {
 	return r.pending
 }
 
-// approve asks the client at the end of the waiting call, or of the next one, as long as the question is open.
-func (r *round) approve(ctx context.Context, q unitask.Question) unitask.Verdict {
-	asked := &roundQuestion{q, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
+// ask asks the client at the end of the waiting call, or of the next one, as long as the question is open.
+func (r *round) ask(ctx context.Context, form func() *sdk.ElicitParams) unitask.Verdict {
+	asked := &roundQuestion{form, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
 	r.mu.Lock()
 	r.pending = asked
 	r.mu.Unlock()

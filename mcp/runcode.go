@@ -103,20 +103,20 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	}
 	askFirst(caller, req, &run)
 	if inRounds(caller, req) {
-		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any,
+		out, res, err := s.round(ctx, caller, req, func(live context.Context, ask asker) (*sdk.CallToolResult, any,
 			error) {
-			return s.runNow(live, newLive(ctx, req), caller, req, in, run, approve)
+			return s.runNow(live, newLive(ctx, req), caller, req, in, run, ask.approver())
 		})
 		result, _ := res.(*ran)
 		return out, result, err
 	}
-	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, approver(ctx, caller, req))
+	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, askerOf(ctx, caller, req).approver())
 }
 
 // runNow runs the code, or a session's step. It reports progress to live, and asks approve the ceiling's questions. It
 // releases the run's resources as soon as the run has ended, before anything is written to the client.
 func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs,
-	run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
+	run unitask.Request, approve unitask.Approver) (*sdk.CallToolResult, *ran, error) {
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {

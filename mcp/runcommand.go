@@ -18,20 +18,20 @@ func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in co
 		return nil, nil, err
 	}
 	if !in.Background && inRounds(caller, req) {
-		return s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
-			return s.commandNow(live, newLive(ctx, req), caller, of, in, approve)
+		return s.round(ctx, caller, req, func(live context.Context, ask asker) (*sdk.CallToolResult, any, error) {
+			return s.commandNow(live, newLive(ctx, req), caller, of, in, ask.approver())
 		})
 	}
 	asks := ctx
 	if in.Background { // the command outlives its call
 		asks = s.ctx
 	}
-	return s.commandNow(ctx, newLive(ctx, req), caller, of, in, approver(asks, caller, req))
+	return s.commandNow(ctx, newLive(ctx, req), caller, of, in, askerOf(asks, caller, req).approver())
 }
 
 // commandNow runs a command, or starts it in the background; live and approve are as in runNow.
 func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Caller, of *heldSession, in commandArgs,
-	approve asker) (*sdk.CallToolResult, any, error) {
+	approve unitask.Approver) (*sdk.CallToolResult, any, error) {
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {

@@ -65,9 +65,10 @@ type Server struct {
 	mu       sync.Mutex
 	draining bool // no further calls are accepted
 	sessions sessions
-	held     held    // sessions of unitask
-	rounds   rounds  // runs whose questions end a call
-	filing   *filing // of calls of files and session, whose data is in memory
+	held     held          // sessions of unitask
+	onHost   chan struct{} // holds the running command of the host
+	rounds   rounds        // runs whose questions end a call
+	filing   *filing       // of calls of files and session, whose data is in memory
 	visitors visitors
 	budget   *budget // of memory, for calls over HTTP
 	leases   leases  // parts of it
@@ -128,7 +129,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	}
 	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(),
 		listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor},
-		hider: newHider(opts.Dir, rt.Images().Home())}
+		hider: newHider(opts.Dir, rt.Images().Home()), onHost: make(chan struct{}, 1)}
 	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err
@@ -181,6 +182,7 @@ func uncached(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
+	s.addHostCommands()
 	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(ending{in, s.stop}), Writer: nopCloser{out},
 		MaxLineLength: maxMessage})
 	s.Close()

@@ -31,7 +31,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 
 // runStep runs a call's code in a session, which it may start. The session is nil if none lives afterwards.
 func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request,
-	printed *streams, approve asker, events func(unitask.Event)) (*unitask.Result, *heldSession, error) {
+	printed *streams, approve unitask.Approver, events func(unitask.Event)) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, nil, errors.New("a session has had its machine, network, packages and secrets since it began: " +
 			"with session send code, language, files, dirs and timeoutSeconds only")

@@ -36,13 +36,14 @@ type Ceiling struct {
 	// ceiling further and can't widen it.
 	Principals map[string]*Ceiling
 
-	most      map[string]any    // the value of each key, as read by its field's kind
-	over      *Ceiling          // what this one narrows
-	inherited map[string]string // inherited keys, and the file each comes from
-	prefix    string            // of its keys in the file
-	text      []byte            // of the file, to name lines
-	origin    *Origin           // nil if nobody else can make it
-	notices   []string          // old names that the file uses
+	host      map[string]*HostCommand // nil without a [host] table
+	most      map[string]any          // the value of each key, as read by its field's kind
+	over      *Ceiling                // what this one narrows
+	inherited map[string]string       // inherited keys, and the file each comes from
+	prefix    string                  // of its keys in the file
+	text      []byte                  // of the file, to name lines
+	origin    *Origin                 // nil if nobody else can make it
+	notices   []string                // old names that the file uses
 }
 
 // Notices returns a line for each old name that the ceiling's files use, with its file, line and new name.
@@ -218,6 +219,12 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 		}
 		delete(table, defaultsKey)
 	}
+	if value, ok := table[hostKey]; ok {
+		if c.host, err = parseHostCommands(value, dir); err != nil {
+			return nil, c.wrong(hostKey, fmt.Errorf("%s: %w", hostKey, err))
+		}
+		delete(table, hostKey)
+	}
 	if key, err := c.take(table, dir); err != nil {
 		return nil, c.wrong(key, err)
 	}
@@ -228,7 +235,7 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 				tomlType(principals[name]), name))
 		}
 		own := &Ceiling{Path: c.Path + " [principals." + name + "]", prefix: "principals." + name + "."}
-		for _, key := range []string{"principals", defaultsKey} {
+		for _, key := range []string{"principals", defaultsKey, hostKey} {
 			if table[key] != nil {
 				return nil, c.wrong("principals", fmt.Errorf("principals.%s has %s of its own", name, key))
 			}
@@ -253,7 +260,7 @@ var renamed = map[string]string{"artifacts": "maxArtifactBytes"}
 
 // take reads the keys of a table; an error is returned with its key.
 func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
-	known := []string{"principals", defaultsKey}
+	known := []string{"principals", defaultsKey, hostKey}
 	for _, f := range every {
 		known = append(known, f.ceiling())
 	}
@@ -378,6 +385,12 @@ const Example = `# The most that unitask may give to a run started in this folde
 
 # Nothing runs whose entries of the audit log can't be written, as on a full disk.
 # audit = "required"
+
+# Commands of this host that models may run over MCP (not over HTTP), once you trust this file.
+# You are asked before each one.
+# [host.pull]
+# argv = ["git", "-C", "{repo}", "pull", "--ff-only"]  # no shell; a placeholder needs a type
+# repo = { under = "/home/me/src" }                    # or of = ["…"], from = 1, to = 9, pattern = "…"
 
 # [secrets.GITHUB_TOKEN]
 # hosts = ["api.github.com"]

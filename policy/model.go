@@ -2,6 +2,7 @@ package policy
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,7 +129,8 @@ type Widening struct {
 func (w Widening) String() string { return w.Key + " " + w.Value }
 
 // Beyond lists what a ceiling allows beyond another one, by meaning. A folder below an allowed one, or a rule that a
-// wildcard covers, is not beyond it. Principals' tables do not count, since they only narrow.
+// wildcard covers, is not beyond it. Each command of the host is. Principals' tables do not count, since they only
+// narrow.
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	for _, f := range every {
 		mine, has := c.most[f.ceiling()]
@@ -142,6 +144,11 @@ func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 					beyond = append(beyond, w)
 				}
 			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.host)) {
+		if own, there := base.HostCommands()[name]; !there || own != c.host[name] {
+			beyond = append(beyond, Widening{hostKey + "." + name, c.host[name].String()})
 		}
 	}
 	return beyond

@@ -54,13 +54,16 @@ const (
 	ApprovalRemoved  Kind = "approval.removed" // of a permanent approval
 	CeilingTrusted   Kind = "ceiling.trusted"
 	CeilingForgotten Kind = "ceiling.forgotten"
+	HostStarted      Kind = "host.started" // a command of the host that a ceiling declares
+	HostEnded        Kind = "host.ended"
+	HostRefused      Kind = "host.refused" // by its user, or because nobody could be asked
 )
 
 // Kinds lists all kinds.
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded,
 	ImageRemoved, PackagesAdded, PackagesRemoved,
 	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
-	CeilingTrusted, CeilingForgotten}
+	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused}
 
 // Schema is the version of an entry; it grows when a member is removed or changes its meaning.
 const Schema = 1
