@@ -25,7 +25,8 @@ import (
 )
 
 // The tool host_exec runs commands of the host that the ceiling declares. It exists only on a server's stdin and
-// stdout, and only if the ceiling has a [host] table. Its user is asked before each command, unless the table says otherwise.
+// stdout, and only if the ceiling has a [host] table. Its user is asked before each command, unless the table says
+// otherwise.
 
 // hostPatience is how long the user has to answer.
 const hostPatience = time.Minute

@@ -38,8 +38,8 @@ type Result struct {
 // endTime is how long a killed command's output may stay open: a process that left its group may hold it.
 const endTime = 2 * time.Second
 
-// Run runs a command. When the command ends, or ctx does, or its time is over, all processes of its group are killed. An
-// error means that it did not start, or that ctx ended.
+// Run runs a command. When the command ends, or ctx does, or its time is over, all processes of its group are killed.
+// An error means that it did not start, or that ctx ended.
 func Run(ctx context.Context, c Command) (res Result, err error) {
 	program, err := exec.LookPath(c.Argv[0])
 	if err != nil {
