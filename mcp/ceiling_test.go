@@ -1,6 +1,8 @@
 package mcp_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -184,6 +186,26 @@ func TestAskFirst(t *testing.T) {
 		if got := fmt.Sprint(open); got != row.wantOpen || fmt.Sprint(asked) != row.ask {
 			t.Errorf("%+v: open %v, asked %v", row, open, asked)
 		}
+	}
+}
+
+// noFleet takes runs and answers none.
+type noFleet struct{}
+
+func (noFleet) Run(context.Context, *unitask.FleetRun) (*unitask.Result, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// The runs of a fleet can't ask, and keep the hosts that their calls name.
+func TestAskFirstFleet(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: noFleet{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	open, asked := mcp.AskFirst(newServer(t, rt, mcp.Options{}), unitask.ViaMCP, true, "b.test")
+	if len(open) != 1 || len(asked) != 0 {
+		t.Errorf("open %v, asked %v", open, asked)
 	}
 }
 

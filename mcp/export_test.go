@@ -122,7 +122,7 @@ func AskFirst(s *Server, via record.Via, form bool, hosts ...string) (open, aske
 		req.Params.Meta = canShowForms()
 	}
 	run := unitask.Request{AllowNet: hosts}
-	askFirst(unitask.Caller{Via: via, Ceiling: s.opts.Ceiling}, req, &run)
+	s.askFirst(unitask.Caller{Via: via, Ceiling: s.opts.Ceiling}, req, &run)
 	return run.AllowNet, run.Ask
 }
 

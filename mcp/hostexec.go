@@ -83,7 +83,9 @@ func (s *Server) addHostCommands() {
 			"without a shell; the user may be asked first.",
 		InputSchema: inputSchema[hostArgs](hostDescriptions, func(p map[string]*jsonschema.Schema) {
 			p["op"].Enum = anys([]string{"run", "list", "request"})
-			p["name"].Enum = anys(slices.Sorted(maps.Keys(commands)))
+			if len(commands) > 0 {
+				p["name"].Enum = anys(slices.Sorted(maps.Keys(commands)))
+			}
 			boundMaxOutput(p)
 		}),
 		OutputSchema: outputSchema[hostResult](nil),
@@ -165,7 +167,11 @@ func (s *Server) runOnHost(ctx context.Context, live *live, caller unitask.Calle
 		return s.rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via),
 			Detail: detail})
 	}
-	if err := allowOnHost(ctx, h, argv, ask); err != nil {
+	err = allowOnHost(ctx, h, argv, ask)
+	if again, e := h.Resolve(in.Values); err == nil && (e != nil || !slices.Equal(again, argv)) {
+		err = fmt.Errorf("%s was not run: a path of it changed while its user was asked", h.Name)
+	}
+	if err != nil {
 		return nil, nil, errors.Join(err, note(audit.HostRefused, map[string]any{"why": err.Error()}))
 	}
 	if err := note(audit.HostStarted, map[string]any{"dir": h.Dir, "user": h.User, "asked": h.Ask}); err != nil {

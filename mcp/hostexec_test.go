@@ -3,6 +3,7 @@ package mcp_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -197,4 +198,25 @@ func toolNames(t *testing.T, cs *sdk.ClientSession) (names []string) {
 		names = append(names, tool.Name)
 	}
 	return names
+}
+
+// A path that becomes another one while its user is asked is not passed to the command.
+func TestAttackHostPathChanges(t *testing.T) {
+	dir := testdir.Private(t)
+	for _, sub := range []string{"one", "two"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := fmt.Sprintf("[host.show]\nargv = [\"ls\", \"-d\", \"{path}\"]\npath = { under = %q }", dir)
+	cs, home := hostClient(t, table, "2025-11-25", func(string) *sdk.ElicitResult {
+		one := filepath.Join(dir, "one")
+		if err := errors.Join(os.Remove(one), os.Symlink("two", one)); err != nil {
+			t.Error(err)
+		}
+		return accepts("once")
+	})
+	got := hostCall(t, cs, object{"name": "show", "values": object{"path": "one"}})
+	attack.Check(t, "a path that became a link", "show was not run: a path of it changed while its user was asked", got)
+	attack.Check(t, "its entries of the audit log", "[host.refused]", fmt.Sprint(hostEntries(t, home)))
 }

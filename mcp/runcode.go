@@ -101,7 +101,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	if err != nil {
 		return nil, nil, err
 	}
-	askFirst(caller, req, &run)
+	s.askFirst(caller, req, &run)
 	if inRounds(caller, req) {
 		out, res, err := s.round(ctx, caller, req, func(live context.Context, ask asker) (*sdk.CallToolResult, any,
 			error) {

@@ -36,6 +36,8 @@ func TestRun(t *testing.T) {
 	if res.ExitCode != 0 || res.TimedOut {
 		t.Errorf("%+v", res)
 	}
+	_, out = runs(t, Command{Argv: []string{"env"}})
+	attack.Check(t, "no environment of a host command", "", out)
 	_, out = runs(t, Command{Argv: []string{"echo", "$HOME;", "`id`", "$(id)", "*"}})
 	attack.Check(t, "arguments that a shell would expand", "$HOME; `id` $(id) *\n", out)
 	_, out = runs(t, Command{Argv: []string{"cat"}})
