@@ -41,21 +41,28 @@ func homeFile(parts ...string) func(string, string) string {
 	return func(home, _ string) string { return filepath.Join(append([]string{home}, parts...)...) }
 }
 
+// appFile is a file below the folder that desktop programs keep their configuration in.
+func appFile(parts ...string) func(string, string) string {
+	folder := []string{".config"}
+	if runtime.GOOS == "darwin" {
+		folder = []string{"Library", "Application Support"}
+	}
+	return homeFile(append(folder, parts...)...)
+}
+
 var clients = map[string]client{
 	"claude-code": {func(_, project string) string { return filepath.Join(project, ".mcp.json") }, "mcpServers",
 		typedEntry, false},
-	"claude-desktop": {func(home, _ string) string {
-		if runtime.GOOS == "darwin" {
-			return filepath.Join(home, "Library", "Application Support", "Claude", "claude_desktop_config.json")
-		}
-		return filepath.Join(home, ".config", "Claude", "claude_desktop_config.json")
-	}, "mcpServers", plainEntry, false},
+	"claude-desktop": {appFile("Claude", "claude_desktop_config.json"), "mcpServers", plainEntry, false},
+	"cline": {appFile("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", "cline_mcp_settings.json"),
+		"mcpServers", plainEntry, false},
 	"cursor": {homeFile(".cursor", "mcp.json"), "mcpServers", plainEntry, false},
 	"vscode-copilot": {func(_, project string) string { return filepath.Join(project, ".vscode", "mcp.json") }, "servers",
 		typedEntry, false},
-	"codex":    {homeFile(".codex", "config.toml"), "mcp_servers", plainEntry, true},
-	"windsurf": {homeFile(".codeium", "windsurf", "mcp_config.json"), "mcpServers", plainEntry, false},
-	"zed":      {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
+	"gemini-cli": {homeFile(".gemini", "settings.json"), "mcpServers", plainEntry, false},
+	"codex":      {homeFile(".codex", "config.toml"), "mcp_servers", plainEntry, true},
+	"windsurf":   {homeFile(".codeium", "windsurf", "mcp_config.json"), "mcpServers", plainEntry, false},
+	"zed":        {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
 }
 
 // Clients returns the names that ClientConfig accepts.

@@ -118,7 +118,7 @@ func TestClientConfig(t *testing.T) {
 		})
 	}
 	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil, nil); err == nil ||
-		!strings.Contains(err.Error(), "claude-code, claude-desktop, codex, cursor") {
+		!strings.Contains(err.Error(), "claude-code, claude-desktop, cline, codex, cursor") {
 		t.Error(err)
 	}
 	if cfg, err := mcp.ClientConfig("cursor", "/h", "/p", "x", []string{"mcp"}, nil); err != nil ||

@@ -27,6 +27,7 @@ type runArgs struct {
 	Code           string            `json:"code,omitempty"`
 	Snippet        string            `json:"snippet,omitempty"`
 	Language       string            `json:"language,omitempty"`
+	Filename       string            `json:"filename,omitempty"`
 	Image          string            `json:"image,omitempty"`
 	Packages       []string          `json:"packages,omitempty"`
 	Check          bool              `json:"check,omitempty"`
@@ -52,7 +53,8 @@ var runDescriptions = map[string]string{
 	"snippet": "the name of a prompt of this server to run instead of code",
 	"language": "the code's language. js is an ES module or CommonJS by its syntax; mjs, cjs, mts and cts say which " +
 		"kind of module it is",
-	"image": "the image to run it in; the language's first one if not given",
+	"filename": "a name for the code's file, as app.py",
+	"image":    "the image to run it in; the language's first one if not given",
 	"packages": "packages the code may import: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. Installing " +
 		"them takes seconds to minutes, once; the ceiling must allow them",
 	"check": "only check the code's syntax: what node --check, py_compile or bash -n print, and their exit code",
@@ -189,7 +191,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args,
+		Code: in.Code, Path: in.Filename, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args,
 		Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB,
 		MaxProcesses: in.MaxProcesses,
@@ -208,6 +210,9 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		}
 		if missing := snippet.missing(in.Env); len(missing) > 0 {
 			return req, fmt.Errorf("snippet %q needs env.%s", in.Snippet, strings.Join(missing, ", env."))
+		}
+		if in.Filename != "" {
+			return req, errors.New("filename goes with code: a snippet has a name")
 		}
 		req.Code, req.Path, req.Language = snippet.code, snippet.file, ""
 	case !utf8.ValidString(in.Code):

@@ -36,8 +36,8 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 		return nil, nil, errors.New("a session has had its machine, network, packages and secrets since it began: " +
 			"with session send code, language, files, dirs and timeoutSeconds only")
 	}
-	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
-		return nil, nil, errors.New("args, stdin and check do not go with session")
+	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check || in.Filename != "") {
+		return nil, nil, errors.New("args, stdin, check and filename do not go with session")
 	}
 	var of *heldSession
 	var err error
@@ -80,7 +80,7 @@ const newSession = "new"
 // onlyStep reports whether a call requests nothing that must be set at a session's start.
 func (in runArgs) onlyStep() bool {
 	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" &&
-		len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
+		in.Filename == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
 		len(in.Secrets) == 0 && in.MemoryMB == 0 && in.MaxProcesses == 0
 }
 

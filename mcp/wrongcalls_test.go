@@ -39,28 +39,31 @@ const python = `"language":"python","code":"import sys\nprint(sys.argv)"`
 // of an error.
 var wrongCalls = map[string]string{
 	// Which language it is.
-	`{"code":"import os\nprint(os.getcwd())"}`:         "the code is in, python by its looks",
-	`{"code":"console.log(1);"}`:                       "the code is in, js by its looks",
-	`{"code":"1"}`:                                     "language is missing",
-	`{"code":"1","language":null}`:                     "language is missing",
-	`{"code":"1","language":""}`:                       "language is missing",
-	`{"code":"1","lang":"python"}`:                     `no argument "lang": did you mean language?`,
-	`{"code":"1","language":"Python"}`:                 "works python",
-	`{"code":"1","language":"PYTHON3"}`:                "works python3",
-	`{"code":"1","language":"py"}`:                     "works py",
-	`{"code":"1","language":"JavaScript"}`:             "works javascript",
-	`{"code":"1","language":"node"}`:                   "works node",
-	`{"code":"1","language":"TypeScript"}`:             "works typescript",
-	`{"code":"1","language":"bash"}`:                   "works bash",
-	`{"code":"1","language":"sh"}`:                     "works sh",
-	`{"code":"1","language":"Golang"}`:                 "works golang",
-	`{"code":"1","language":"cobol"}`:                  "python",
-	`{"language":"python"}`:                            "code",
-	`{"language":"python","code":""}`:                  "code is empty",
-	`{"language":"python","source":"1"}`:               `no argument "source"`,
-	`{"language":"python","script":"print(1)"}`:        `no argument "script"`,
-	`{"language":"python","code":["print(1)"]}`:        "code",
-	`{"language":"python","code":{"text":"print(1)"}}`: "code",
+	`{"code":"import os\nprint(os.getcwd())"}`:             "the code is in, python by its looks",
+	`{"code":"console.log(1);"}`:                           "the code is in, js by its looks",
+	`{"code":"1"}`:                                         "language is missing",
+	`{"code":"1","language":null}`:                         "language is missing",
+	`{"code":"1","language":""}`:                           "language is missing",
+	`{"code":"1","lang":"python"}`:                         `no argument "lang": did you mean language?`,
+	`{"code":"1","language":"Python"}`:                     "works python",
+	`{"code":"1","language":"PYTHON3"}`:                    "works python3",
+	`{"code":"1","language":"py"}`:                         "works py",
+	`{"code":"1","language":"JavaScript"}`:                 "works javascript",
+	`{"code":"1","language":"node"}`:                       "works node",
+	`{"code":"1","language":"TypeScript"}`:                 "works typescript",
+	`{"code":"1","language":"bash"}`:                       "works bash",
+	`{"code":"1","language":"sh"}`:                         "works sh",
+	`{"code":"1","language":"Golang"}`:                     "works golang",
+	`{"code":"1","language":"cobol"}`:                      "python",
+	`{"language":"python"}`:                                "code",
+	`{"code":"1","language":"python","filename":"app.py"}`: "works python path=app.py",
+	`{"code":"1","language":"python","filename":"app.js"}`: "app.js",
+	`{"code":"1","language":"python","filename":"/"}`:      "path",
+	`{"language":"python","code":""}`:                      "code is empty",
+	`{"language":"python","source":"1"}`:                   `no argument "source"`,
+	`{"language":"python","script":"print(1)"}`:            `no argument "script"`,
+	`{"language":"python","code":["print(1)"]}`:            "code",
+	`{"language":"python","code":{"text":"print(1)"}}`:     "code",
 	// Lists.
 	`{` + python + `,"args":"one"}`:                                   "works python args=[one]",
 	`{` + python + `,"args":["1",2]}`:                                 "args",
@@ -127,8 +130,8 @@ func TestWrongCalls(t *testing.T) {
 // asked returns what a request asks for beyond code.
 func asked(r *unitask.Request) string {
 	text := r.Language
-	for name, value := range map[string]any{"args": r.Args, "net": r.AllowNet, "env": r.Env} {
-		if shown := fmt.Sprint(value); shown != "[]" && shown != "map[]" {
+	for name, value := range map[string]any{"args": r.Args, "path": r.Path, "net": r.AllowNet, "env": r.Env} {
+		if shown := fmt.Sprint(value); shown != "[]" && shown != "map[]" && shown != "" {
 			text += fmt.Sprintf(" %s=%s", name, shown)
 		}
 	}
