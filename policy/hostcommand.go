@@ -112,7 +112,7 @@ func (h *HostCommand) read(table map[string]any, dir string) (err error) {
 			h.About, fits = value.(string)
 		case "dir":
 			if h.Dir, fits = value.(string); fits {
-				h.Dir = below(dir, h.Dir)
+				h.Dir = leads(below(dir, h.Dir))
 			}
 		case "user":
 			h.User, fits = value.(string)
@@ -159,7 +159,7 @@ func readHostValue(table map[string]any, dir string) (v HostValue, err error) {
 			fits = fits && len(v.Of) > 0
 		case "under":
 			v.Under, fits = value.(string)
-			v.Under, fits = below(dir, v.Under), fits && v.Under != ""
+			v.Under, fits = leads(below(dir, v.Under)), fits && v.Under != ""
 		case "from", "to":
 			var n int64
 			n, fits = value.(int64)
@@ -223,6 +223,9 @@ func (h *HostCommand) check() error {
 			return fmt.Errorf("argv %.80q: %w", arg, err)
 		}
 		for _, name := range names {
+			if hostKeys[name] != "" {
+				return fmt.Errorf("argv %.80q: %s is a key of the table, and so no name of a placeholder", arg, name)
+			}
 			if _, ok := h.Values[name]; !ok {
 				return fmt.Errorf("argv %.80q: the placeholder %s has no type: %s = { of = [\"…\"] }, for example", arg, name,
 					name)
@@ -290,6 +293,11 @@ func (h *HostCommand) Resolve(values map[string]string) ([]string, error) {
 		}
 		set[name] = text
 	}
+	if h.Dir != "" {
+		if real, err := realpath.Of(h.Dir); err != nil || real != h.Dir {
+			return nil, fmt.Errorf("%s does not run: its folder %s is gone, or leads elsewhere now", h.Name, h.Dir)
+		}
+	}
 	argv := make([]string, len(h.Argv))
 	for i, arg := range h.Argv {
 		argv[i] = placeholder.ReplaceAllStringFunc(arg, func(m string) string {
@@ -343,15 +351,14 @@ func pathUnder(dir, value string) (string, error) {
 	if slices.Contains(strings.Split(filepath.ToSlash(value), "/"), "..") {
 		return "", errors.New("has .. in it")
 	}
-	top, err := realpath.Of(dir)
-	if err != nil {
-		return "", fmt.Errorf("can't be below %s, which can't be read", dir)
+	if top, err := realpath.Of(dir); err != nil || top != dir {
+		return "", fmt.Errorf("can't be below %s, which is gone, or leads elsewhere now", dir)
 	}
-	real, err := realpath.Of(below(top, value))
-	if err != nil || !Within(top, real) {
+	real, err := realpath.Of(below(dir, value))
+	if err != nil || !Within(dir, real) {
 		return "", fmt.Errorf("is no existing file or folder below %s", dir)
 	}
-	rel, err := filepath.Rel(top, real)
+	rel, err := filepath.Rel(dir, real)
 	if err != nil {
 		return "", err
 	}
@@ -361,6 +368,15 @@ func pathUnder(dir, value string) (string, error) {
 		}
 	}
 	return real, nil
+}
+
+// folders returns the folders that the command's table names.
+func (h *HostCommand) folders() []string {
+	list := []string{h.Dir}
+	for _, name := range slices.Sorted(maps.Keys(h.Values)) {
+		list = append(list, h.Values[name].Under)
+	}
+	return list
 }
 
 // String describes the type for a model.

@@ -1,11 +1,13 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testdir"
@@ -153,4 +155,65 @@ func TestAttackHostTrust(t *testing.T) {
 	if got := (*Ceiling)(nil).HostCommands(); got != nil {
 		t.Errorf("no ceiling has %v", got)
 	}
+}
+
+// A folder of a table that leads elsewhere later ends the trust in its file, and the calls of a server that has read it.
+func TestAttackHostFolders(t *testing.T) {
+	home, dir := testdir.Private(t), testdir.Private(t)
+	for _, sub := range []string{"one/x", "two/x"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := "[host.a]\nargv = [\"ls\", \"{p}\"]\ndir = \"at\"\np = { under = \"in\" }\n"
+	file := filepath.Join(dir, CeilingFile)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, moved := range []string{"at", "in"} {
+		for _, link := range []string{"at", "in"} {
+			_ = os.Remove(filepath.Join(dir, link))
+			if err := os.Symlink("one", filepath.Join(dir, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := ReadCeiling(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trust := OpenTrust(home)
+		if err := trust.Add(c, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]string{"p": "x"}
+		argv, err := c.HostCommands()["a"].Resolve(values)
+		if want := filepath.Join(dir, "one", "x"); err != nil || argv[1] != want {
+			t.Fatal(argv, err)
+		}
+		if err := os.Remove(filepath.Join(dir, moved)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("two", filepath.Join(dir, moved)); err != nil {
+			t.Fatal(err)
+		}
+		again, err := ReadCeiling(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "trust behind a moved link: "+moved, "true", fmt.Sprint(errors.Is(trust.Of(again), ErrNotTrusted)))
+		argv, err = c.HostCommands()["a"].Resolve(values) // of the server that has read the file before
+		if want := filepath.Join(dir, "one", "x"); err != nil || argv[1] != want {
+			t.Error(argv, err)
+		}
+	}
+	c, err := ReadCeiling(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	real := c.HostCommands()["a"].Dir
+	if err := errors.Join(os.Rename(real, real+"-old"), os.Symlink("/", real)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.HostCommands()["a"].Resolve(map[string]string{"p": "etc"})
+	attack.Check(t, "a folder that became a link", "true", fmt.Sprint(err != nil))
 }

@@ -191,6 +191,9 @@ func (c *Ceiling) digest() string {
 		fmt.Fprintf(h, "\n%s", text)
 	}
 	write(c)
+	for _, name := range slices.Sorted(maps.Keys(c.host)) {
+		fmt.Fprintf(h, "\n%s %q", name, c.host[name].folders())
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 		write(c.Principals[name])
 	}
