@@ -191,7 +191,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Path: in.Filename, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args,
+		Code: in.Code, Path: in.Filename, Language: in.Language, Image: in.Image, Packages: in.Packages,
+		Check: in.Check, Args: in.Args,
 		Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB,
 		MaxProcesses: in.MaxProcesses,

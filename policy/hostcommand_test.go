@@ -157,7 +157,8 @@ func TestAttackHostTrust(t *testing.T) {
 	}
 }
 
-// A folder of a table that leads elsewhere later ends the trust in its file, and the calls of a server that has read it.
+// A folder of a table that leads elsewhere later ends the trust in its file. A server that has read the file before
+// still uses the former folder.
 func TestAttackHostFolders(t *testing.T) {
 	home, dir := testdir.Private(t), testdir.Private(t)
 	for _, sub := range []string{"one/x", "two/x"} {
