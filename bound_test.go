@@ -16,29 +16,11 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
-
-// boundCode sends its key through every HTTP client of Node, prints the responses, and waits for a line before it ends.
-const boundCode = `
-const https = require("https"), { Worker, isMainThread, parentPort } = require("worker_threads");
-const headers = { authorization: "Bearer " + process.env.KEY };
-const ask = (url, h) => fetch(url, { headers: h ?? headers }).then(async (r) => r.status + " " + await r.text(), (e) => e.cause?.code ?? e.message);
-const get = () => new Promise((r) => https.get("https://good.example/key", { headers }, (a) => a.on("data", (d) => r(a.statusCode + " " + d))));
-if (isMainThread) (async () => {
-  console.log("key", process.env.KEY);
-  console.log("fetch", await ask("https://good.example/key"));
-  console.log("https", await get());
-  console.log("worker", await new Promise((r) => new Worker(__filename).on("message", r)));
-  console.log("another host", await ask("https://a.b.wild.example/key"));
-  console.log("in the clear", await ask("http://good.example/key"));
-  console.log("in the path", await ask("https://good.example/key/" + process.env.KEY, {}));
-  console.log("no rule", await ask("https://good.example/big"));
-  console.log("without", await ask("https://good.example/key", {}));
-  process.stdin.once("data", () => process.exit());
-})(); else ask("https://good.example/key").then((a) => parentPort.postMessage(a));`
 
 // A bound secret goes only to its hosts and never enters the machine: not its memory, output or record. If the server
 // quotes it, the placeholder comes back.
@@ -46,6 +28,7 @@ func TestAttackBoundSecret(t *testing.T) {
 	needVM(t)
 	const value = "sk-Vn41xZp0Qw7eRt6y"
 	web := newSite(t)
+	code := testarchive.Open(t, "testdata/boundsecret.txtar").Text("clients.js")
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			home := newHome(t)
@@ -60,7 +43,7 @@ func TestAttackBoundSecret(t *testing.T) {
 			ids := make(chan string, 1)
 			ended := make(chan *unitask.Result, 1)
 			go func() {
-				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: boundCode, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
+				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
 					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
 					if e.Kind == unitask.EventRecord {
 						ids <- e.Message
@@ -182,10 +165,7 @@ func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 func TestBoundSecretInChildren(t *testing.T) {
 	needVM(t)
 	web := newSite(t)
-	const code = `
-const { fork } = require("child_process");
-if (process.argv[2]) fetch("https://good.example/key", { headers: { authorization: "Bearer " + process.env.KEY } }).then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s.slice(0, 12)));
-else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
+	code := testarchive.Open(t, "testdata/boundsecretchildren.txtar").Text("child.js")
 	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"},
 		CA: web.ca, Code: code, Timeout: time.Minute,
 		Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}},
@@ -195,7 +175,7 @@ else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
 	}
 }
 
-// lines reads the output of boundCode: a name and a value on each line, with "without" last.
+// lines reads the output of clients.js: a name and a value on each line, with "without" last.
 type lines struct {
 	text string
 	has  map[string]string

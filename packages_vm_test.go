@@ -24,6 +24,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -165,29 +166,7 @@ func tgz(t *testing.T, files ...[2]string) []byte {
 // evil is a package whose installation runs its own program. The program tries to leave its machine, and records the
 // result in the module that it installs.
 func evil(t *testing.T) []byte {
-	backend := `
-import os, socket, zipfile
-def attempt(what):
-    try:
-        what()
-        return 'done'
-    except OSError as e:
-        return type(e).__name__
-def connect():
-    socket.create_connection(('198.51.100.7', 80), timeout=20)
-def build_wheel(folder, settings=None, metadata=None):
-    result = [attempt(connect), attempt(lambda: socket.getaddrinfo('evil.example', 80)), attempt(lambda: open('/etc/passwd', 'a')),
-              attempt(lambda: open('/tool/pip.whl', 'a')), str(os.getuid())]
-    os.symlink('/etc/passwd', '/out/evil')
-    name = 'evil-1.0-py3-none-any.whl'
-    info = 'evil-1.0.dist-info/'
-    with zipfile.ZipFile(os.path.join(folder, name), 'w') as z:
-        z.writestr('evil/__init__.py', 'import good\nRESULT = %r\n' % ' '.join(result))
-        z.writestr(info + 'METADATA', 'Metadata-Version: 2.1\nName: evil\nVersion: 1.0\nRequires-Dist: good\n')
-        z.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-        z.writestr(info + 'RECORD', '')
-    return name
-`
+	backend := testarchive.Open(t, "testdata/evilpackage.txtar").File("backend.py")
 	return tgz(t, [2]string{"evil-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n"},
 		[2]string{"evil-1.0/pyproject.toml",
 			"[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"},
@@ -262,16 +241,7 @@ func TestPackagesBuilt(t *testing.T) {
 	}
 	defer rt.Close()
 	r.put("helper-1.0-py3-none-any.whl", wheel(t, "helper", "1.0", "NAME = 'helper'\n"))
-	backend := "import helper, os, zipfile\n" + `
-def build_wheel(folder, settings=None, metadata=None):
-    name = 'built-1.0-py3-none-any.whl'
-    with zipfile.ZipFile(os.path.join(folder, name), 'w') as z:
-        z.writestr('built.py', 'WITH = %r\n' % helper.NAME)
-        z.writestr('built-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: built\nVersion: 1.0\n')
-        z.writestr('built-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-        z.writestr('built-1.0.dist-info/RECORD', '')
-    return name
-`
+	backend := testarchive.Open(t, "testdata/builtpackage.txtar").File("backend.py")
 	r.put("built-1.0.tar.gz", tgz(t, [2]string{"built-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: built\nVersion: 1.0\n"},
 		[2]string{"built-1.0/backend.py", backend},
 		[2]string{"built-1.0/pyproject.toml",
