@@ -43,12 +43,14 @@ func TestAttackBoundSecret(t *testing.T) {
 			ids := make(chan string, 1)
 			ended := make(chan *unitask.Result, 1)
 			go func() {
-				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
-					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
-					if e.Kind == unitask.EventRecord {
-						ids <- e.Message
-					}
-				}})
+				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, CA: web.ca, Timeout: time.Minute,
+					AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
+					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}},
+					unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
+						if e.Kind == unitask.EventRecord {
+							ids <- e.Message
+						}
+					}})
 				if err != nil {
 					t.Errorf("%v %+v", err, res)
 				}
@@ -66,16 +68,20 @@ func TestAttackBoundSecret(t *testing.T) {
 
 			placeholder := out.has["key"]
 			with := "200 with the key; you sent Bearer " + placeholder
-			for what, want := range map[string]string{"fetch": with, "https": with, "worker": with, "without": "200 no key; you sent "} {
+			for what, want := range map[string]string{"fetch": with, "https": with, "worker": with,
+				"without": "200 no key; you sent "} {
 				if out.has[what] != want {
 					t.Errorf("%s: %q, want %q", what, out.has[what], want)
 				}
 			}
 			attack.Check(t, "a placeholder of another length", fmt.Sprint(len(value)), fmt.Sprint(len(placeholder)))
-			attack.Check(t, "the key for a host that it is not bound to", "200 no key; you sent Bearer "+placeholder, out.has["another host"])
+			attack.Check(t, "the key for a host that it is not bound to", "200 no key; you sent Bearer "+placeholder,
+				out.has["another host"])
 			attack.Check(t, "the key in the clear", "403", out.has["in the clear"][:3])
 			attack.Check(t, "the key where it is not put", "403", out.has["in the path"][:3])
-			attack.Check(t, "a request that no rule allows", "403 unitask: GET good.example/big: no rule allows this method and path (GET good.example/key/**): --allow-http 'GET good.example/big' asks for it (over MCP allowHttp)", out.has["no rule"])
+			attack.Check(t, "a request that no rule allows",
+				"403 unitask: GET good.example/big: no rule allows this method and path (GET good.example/key/**): "+
+					"--allow-http 'GET good.example/big' asks for it (over MCP allowHttp)", out.has["no rule"])
 			if !bytes.Contains(memory, []byte(placeholder)) {
 				t.Error("the dump does not even hold the placeholder")
 			}
@@ -87,15 +93,7 @@ func TestAttackBoundSecret(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asked, refused := 0, 0
-			for _, d := range all.Decisions {
-				if d.Proto == "http" && d.Verdict == netstack.Denied && d.Path == "/big" && d.Rule == "GET good.example/key/**" && d.Status == 403 {
-					refused++
-				}
-				if d.Proto == "http" && d.Verdict == unitask.Allowed && strings.Join(d.Secrets, "") == "KEY" && d.Redacted > 0 && d.Path == "/key" {
-					asked++
-				}
-			}
+			asked, refused := boundRequests(all.Decisions)
 			if asked != 3 {
 				t.Errorf("%d requests with the key in the netlog: %+v", asked, all.Decisions)
 			}
@@ -153,12 +151,31 @@ func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 		t.Error(err)
 	}
 	if got, want := strings.Join(logged, "; "),
-		`run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
+		`run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; `+
+			`secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
 		t.Errorf("the audit log has %s, want %s", got, want)
 	}
 	if n, err := rt.Audit().Verify("", ""); int(n) != len(logged) || err != nil {
 		t.Errorf("%d lines: %v", n, err)
 	}
+}
+
+// boundRequests counts the requests of the netlog with the key, and those that no rule allows.
+func boundRequests(decisions []netstack.Decision) (asked, refused int) {
+	for _, d := range decisions {
+		switch {
+		case d.Proto != "http":
+		case d.Verdict == netstack.Denied:
+			if d.Path == "/big" && d.Rule == "GET good.example/key/**" && d.Status == 403 {
+				refused++
+			}
+		case d.Verdict == unitask.Allowed:
+			if d.Path == "/key" && strings.Join(d.Secrets, "") == "KEY" && d.Redacted > 0 {
+				asked++
+			}
+		}
+	}
+	return asked, refused
 }
 
 // Child processes trust the run's authority, too.

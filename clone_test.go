@@ -202,7 +202,8 @@ func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.
 		t.Errorf("clone %d: its clock says %s, between %s and %s", clone, now, begin, end)
 	}
 	// A clone's time begins with its run, not with its template.
-	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
+	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) ||
+		origin.After(now) {
 		t.Errorf("clone %d: its time began at %s, the run at %s", clone, origin, begin)
 	}
 	if out["sane"] != true {
@@ -303,7 +304,8 @@ func TestAttackDamagedTemplate(t *testing.T) {
 			if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
 				t.Errorf("it is not made anew: %v %v", made, err)
 			}
-			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
+			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil ||
+				!res.Cloned {
 				t.Errorf("%v %+v", err, res)
 			}
 		})
@@ -331,7 +333,8 @@ func TestTemplateSuccession(t *testing.T) {
 	}
 	cloned := func() {
 		t.Helper()
-		if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
+		if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil ||
+			!res.Cloned {
 			t.Errorf("%v %+v", err, res)
 		}
 		unitask.Settle(t.Context(), rt)
@@ -457,7 +460,9 @@ func TestAttackFreshProcess(t *testing.T) {
 	for i := range 6 {
 		fresh := i%2 == 0
 		res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, FreshProcess: fresh, Args: []string{"x"},
-			Code: `console.log(require("fs").readFileSync("/proc/self/maps", "utf8").split("\n").filter((l) => / \S*(node|libc\S*|\[stack\])$/.test(l)).map((l) => l.split("-")[0]).join())`}, unitask.IO{})
+			Code: `console.log(require("fs").readFileSync("/proc/self/maps", ` +
+				`"utf8").split("\n").filter((l) => / \S*(node|libc\S*|\[stack\])$/.test(l)).map((l) => l.split("-")[0]).join())`},
+			unitask.IO{})
 		if err != nil || !res.Cloned || res.Kernel != image.Linux || len(res.Stdout) < 30 {
 			t.Fatalf("%v %+v", err, res)
 		}

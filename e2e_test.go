@@ -55,12 +55,28 @@ func runsRows() []runsRow {
 			`.*RangeError: Maximum call stack size exceeded.*`, ``},
 		{"heap exhausted", unitask.Request{MemoryMB: 192},
 			unitask.OutcomeOOM, 137, ``, `.*heap out of memory.*`, `out of memory.*192 MiB.*--memory.*`},
-		{"memory exhausted outside the heap", unitask.Request{MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*`, `out of memory.*192 MiB.*`},
+		{
+			name:    "memory exhausted outside the heap",
+			req:     unitask.Request{MemoryMB: 192},
+			outcome: unitask.OutcomeOOM,
+			exit:    137,
+			stderr:  `.*`,
+			message: `out of memory.*192 MiB.*`,
+		},
 		{"writes to the descriptors",
 			unitask.Request{}, unitask.OutcomeExited, 0, `one\nthree\n`, `two\n`, ``},
-		{"environment is only what was given", unitask.Request{Env: map[string]string{"A": "1"}}, unitask.OutcomeExited, 0, `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`, ``, ``},
-		{"arguments and paths", unitask.Request{Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"}, unitask.OutcomeExited, 0,
-			`\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`, ``, ``},
+		{
+			name:    "environment is only what was given",
+			req:     unitask.Request{Env: map[string]string{"A": "1"}},
+			outcome: unitask.OutcomeExited,
+			stdout:  `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`,
+		},
+		{
+			name:    "arguments and paths",
+			req:     unitask.Request{Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"},
+			outcome: unitask.OutcomeExited,
+			stdout:  `\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`,
+		},
 		{"in root's home",
 			unitask.Request{Dir: "/root/deep"}, unitask.OutcomeExited, 0, `/root/deep /root/deep/code.js\n`, ``, ``},
 		{"package type", unitask.Request{PackageType: "module"},
@@ -151,7 +167,8 @@ func TestOutputFlood(t *testing.T) {
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			before := rss(t)
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 4 * time.Minute, Code: code}, unitask.Options{Home: newHome(t)})
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 4 * time.Minute, Code: code},
+				unitask.Options{Home: newHome(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -190,7 +207,8 @@ func TestCancel(t *testing.T) {
 		return len(p), nil
 	})}
 	res, err := unitask.Run(ctx,
-		unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); setInterval(() => {}, 1000)`},
+		unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); ` +
+			`setInterval(() => {}, 1000)`},
 		unitask.Options{Home: home, IO: streams})
 	if !errors.Is(err, why) || res == nil || res.Outcome != unitask.OutcomeCancelled || unitask.ExitCode(res, err) != 130 {
 		t.Fatalf("%v, %+v", err, res)

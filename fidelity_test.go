@@ -40,26 +40,32 @@ func TestFidelity(t *testing.T) {
 		{"a warning", both, unitask.Request{}, ``, `\(node:\d+\) Warning: x\n.*`},
 		{"NODE_PATH", both, unitask.Request{Env: env("NODE_PATH", "/tmp/m")}, `7\n`, ``},
 		{"TZ", both, unitask.Request{Env: env("TZ", "Asia/Tokyo")}, `9\n`, ``},
-		{"a worker's limits", both, unitask.Request{Timeout: time.Minute}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`,
-			`.*`},
+		{"a worker's limits", both, unitask.Request{Timeout: time.Minute}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`, `.*`},
 
-		{"an argument that Node reads at its start", linux,
-			unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}},
-			`undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', '--stack-size=500' \]\n`, ``},
+		{
+			name:    "an argument that Node reads at its start",
+			kernels: linux,
+			req:     unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}},
+			stdout: `undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', ` +
+				`'--stack-size=500' \]\n`,
+		},
 		{"NODE_OPTIONS, and a child's", linux, unitask.Request{Env: env("NODE_OPTIONS", "--disable-proto=delete")},
 			`undefined \[\] --disable-proto=delete\nundefined\n`, ``},
 		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50")}, `true\n`, ``},
-		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer")},
-			`1\n`, `TIMER \d+: .*`},
+		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer")}, `1\n`, `TIMER \d+: .*`},
 		{"what is printed before the start", linux, unitask.Request{NodeArgs: []string{"--inspect"}},
 			`1\n`, `Debugger listening on ws://127.*`},
 		{"a module that is loaded first", linux,
 			unitask.Request{Env: map[string]string{"NODE_OPTIONS": "--require ./setup.cjs", "GREETING": "hello"},
 				Files: []unitask.Mount{{Host: setup, Guest: "/work/setup.cjs"}}},
-			`setup /work hello\ncode true\n`,
-			``},
+			`setup /work hello\ncode true\n`, ``},
 
-		{"IPv6 on the loopback, and nowhere else", linux, unitask.Request{}, `six lo IPv4,IPv6,eth0 IPv4\nE(NETUNREACH|ADDRNOTAVAIL)\n`, ``},
+		{
+			name:    "IPv6 on the loopback, and nowhere else",
+			kernels: linux,
+			req:     unitask.Request{},
+			stdout:  `six lo IPv4,IPv6,eth0 IPv4\nE(NETUNREACH|ADDRNOTAVAIL)\n`,
+		},
 		{"a file of the system", linux, unitask.Request{}, `true true\n(EACCES\n){7}`, ``},
 	} {
 		c.req.Code = programs.Text(c.name + ".js")

@@ -32,7 +32,8 @@ func TestAttackTime(t *testing.T) {
 		"stops all that it can",
 		"ends all that it can",
 	} {
-		req := unitask.Request{Code: head + programs.Text(does+".js"), Kernel: unitask.Linux, Timeout: time.Second, MemoryMB: 256}
+		req := unitask.Request{Code: head + programs.Text(does+".js"), Kernel: unitask.Linux, Timeout: time.Second,
+			MemoryMB: 256}
 		begin := time.Now()
 		res, err := rt.Run(t.Context(), req, unitask.IO{})
 		for try := 1; try < 4 && err == nil && len(res.Stdout) == 0; try++ { // its time limit was over before the code began
@@ -188,7 +189,9 @@ func TestAttackSecretTraces(t *testing.T) {
 		}
 		return len(p), nil
 	})}
-	code := `console.log("up", process.env.KEY.length); require("fs").writeFileSync("/out/" + process.env.KEY, "x" + process.env.KEY); console.error(process.env.KEY); throw new Error(process.env.KEY)`
+	code := `console.log("up", process.env.KEY.length); ` +
+		`require("fs").writeFileSync("/out/" + process.env.KEY, "x" + process.env.KEY); console.error(process.env.KEY); ` +
+		`throw new Error(process.env.KEY)`
 	res, err := rt.Run(t.Context(), unitask.Request{Code: code, Secrets: map[string]string{"KEY": value}}, streams)
 	if err != nil || !began {
 		t.Fatalf("%+v %v", res, err)

@@ -15,26 +15,20 @@ import (
 
 // Behavior of Python and the shell in machines that the differential tests do not compare.
 
-func TestLanguages(t *testing.T) {
-	needClones(t)
-	web := newSite(t)
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { rt.Close() })
+type languagesRow struct {
+	name   string
+	req    unitask.Request
+	stdout string // a regular expression
+	exit   int
+}
+
+// languagesRows are the cases of TestLanguages.
+func languagesRows(web *site) []languagesRow {
 	bound := func(language string) unitask.Request {
 		return unitask.Request{Language: language, AllowNet: []string{"good.example"}, CA: web.ca,
 			Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}
 	}
-	programs := testarchive.Open(t, "testdata/languages.txtar")
-	ending := map[string]string{"python": ".py", "shell": ".sh"}
-	for _, c := range []struct {
-		name   string
-		req    unitask.Request
-		stdout string // a regular expression
-		exit   int
-	}{
+	return []languagesRow{
 		// Variables that are read only at the start.
 		{
 			name:   "python: a hash seed",
@@ -86,7 +80,20 @@ func TestLanguages(t *testing.T) {
 		{"shell: every descriptor is closed", unitask.Request{Language: "shell"}, `x\n`, 4},
 		{"shell: what it leaves running", unitask.Request{Language: "shell"}, `(more\n)+`, 5},
 		{"shell: a signal", unitask.Request{Language: "shell"}, ``, 138},
-	} {
+	}
+}
+
+func TestLanguages(t *testing.T) {
+	needClones(t)
+	web := newSite(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	programs := testarchive.Open(t, "testdata/languages.txtar")
+	ending := map[string]string{"python": ".py", "shell": ".sh"}
+	for _, c := range languagesRows(web) {
 		c.req.Code = programs.Text(c.name + ending[c.req.Language])
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -26,7 +26,8 @@ func needNanos(t *testing.T, arch image.Arch) {
 	}
 	defer rt.Close()
 	if _, err := rt.Images().Parts().Get(arch, "nanos"); err != nil {
-		t.Skipf("no Nanos kernel for %s in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR", arch)
+		t.Skipf("no Nanos kernel for %s in the vendor store: it is in no package; "+
+			"unitask image vendor --nanos, or --from DIR", arch)
 	}
 }
 
@@ -131,7 +132,9 @@ func TestManySmallFiles(t *testing.T) {
 				needVM(t)
 			}
 			req := unitask.Request{Kernel: kernel, MemoryMB: c.memory - 1, Dirs: []unitask.Mount{{Host: dir, Guest: "/many"}},
-				Code: `const fs = require("fs"); let n = 0; for (const d of fs.readdirSync("/many")) for (const f of fs.readdirSync("/many/" + d)) n += fs.readFileSync("/many/" + d + "/" + f).length; console.log(n)`}
+				Code: `const fs = require("fs"); let n = 0; ` +
+					`for (const d of fs.readdirSync("/many")) for (const f of fs.readdirSync("/many/" + d)) n += ` +
+					`fs.readFileSync("/many/" + d + "/" + f).length; console.log(n)`}
 			if _, _, err := unitask.Resolve(req, nil); err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}

@@ -214,7 +214,9 @@ func TestSecretReachesServer(t *testing.T) {
 		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel,
 			Secrets: map[string]string{"GITHUB_TOKEN": token}, AllowTCP: []string{address},
 			Code: `fetch("http://` + address +
-				`/user", { headers: { Authorization: "Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`}, unitask.Options{Home: newHome(t)})
+				`/user", { headers: { Authorization: ` +
+				`"Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`},
+			unitask.Options{Home: newHome(t)})
 		if err != nil || string(res.Stdout) != "hello Bearer "+record.Redacted+"\n" || got.Swap("") != "Bearer "+token {
 			t.Errorf("%s: %v %q %q", kernel, err, res.Stdout, res.Stderr)
 		}

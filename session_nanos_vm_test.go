@@ -183,7 +183,8 @@ func TestSessionNanosPause(t *testing.T) {
 	}
 	run(s, testarchive.Open(t, "testdata/sessionnanospause.txtar").Text("turns.js"), "")
 	connect := "var over, c = require('net').connect(" + port +
-		", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
+		", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); " +
+		"c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
 	run(s, connect, "'hello'")
 	for range 6 {
 		if err := s.Pause(ctx); err != nil {
@@ -191,7 +192,8 @@ func TestSessionNanosPause(t *testing.T) {
 		}
 		before := time.Now().Unix()
 		run(s, fmt.Sprintf(
-			"var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; [wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
+			"var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; "+
+				"[wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
 	}
 	run(s, "[x, require('fs').readFileSync('file', 'utf8')].join()", "'46,text'")
 	run(s, "await end", "'ECONNRESET'")

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/testarchive"
 )
 
-// usual is a script that prints what the machine lacks of a usual system. That includes libraries of the manylinux policies (PEP 600)
-// with their dependencies, commands that run, folders, and a locale with non-ASCII letters.
+// usual is a script that prints what the machine lacks of a usual system. That includes libraries of the manylinux
+// policies (PEP 600) with their dependencies, commands that run, folders, and a locale with non-ASCII letters.
 func usual(t *testing.T) string {
 	t.Helper()
 	return testarchive.Open(t, "testdata/usualsystem.txtar").File("usual.sh")
@@ -70,14 +70,16 @@ func TestGitInFolder(t *testing.T) {
 	}
 	defer rt.Close()
 	dir := t.TempDir()
-	script := "git init -q . && echo one > file && git add file && git -c user.name=a -c user.email=a@b commit -q -m first && echo two >> file"
+	script := "git init -q . && echo one > file && git add file && git -c user.name=a -c user.email=a@b commit -q -m " +
+		"first && echo two >> file"
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v %s", git, err, out)
 	}
 	slot(t)
-	code := "cd /repo && git log --format=%s && git status --short && git diff --stat | tail -n 1 && cp -r /repo /tmp/own && cd /tmp/own && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline | wc -l"
+	code := "cd /repo && git log --format=%s && git status --short && git diff --stat | tail -n 1 && cp -r /repo " +
+		"/tmp/own && cd /tmp/own && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline | wc -l"
 	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code,
 		Dirs: []unitask.Mount{{Host: dir, Guest: "/repo"}}}, unitask.IO{})
 	want := "first\n M file\n 1 file changed, 1 insertion(+)\n2\n"

@@ -51,7 +51,9 @@ func TestTrace(t *testing.T) {
 	code := testarchive.Open(t, "testdata/trace.txtar").Text("traced.js")
 	for kernel, calls := range map[image.Kernel]string{
 		image.Linux: `(?s)sys_mkdir(at)?\(.*sys_mkdir(at)? -> 0x0\n.*sys_open(at)? -> 0xfffffffffffffffe\n`,
-		image.Nanos: `(?s)\] mkdir(at)?\([^\n]*"/tmp/traced", 0x1ff\) = 0\n.*\] open(at)?\([^\n]*"/tmp/none\nKernel panic - not syncing: none\n[^"]*"[^\n]*\) = -ENOENT\n.*\] close\([0-9]+\) = 0\n`,
+		image.Nanos: `(?s)\] mkdir(at)?\([^\n]*"/tmp/traced", ` +
+			`0x1ff\) = 0\n.*\] open(at)?\([^\n]*"/tmp/none\nKernel panic - not syncing: ` +
+			`none\n[^"]*"[^\n]*\) = -ENOENT\n.*\] close\([0-9]+\) = 0\n`,
 	} {
 		t.Run(string(kernel), func(t *testing.T) {
 			needVM(t)
