@@ -290,7 +290,9 @@ func moreFixturesRows(server *sdk.Server) map[string]tool {
 		"elicitation": elicits(objectOf("username", "email")),
 		"elicitation_sep1034_defaults": elicits(
 			json.RawMessage(
-				`{"type":"object","properties":{"name":{"type":"string","default":"John Doe"},"age":{"type":"integer","default":30},"score":{"type":"number","default":95.5},"status":{"type":"string","enum":["active","inactive","pending"],"default":"active"},"verified":{"type":"boolean","default":true}}}`)),
+				`{"type":"object","properties":{"name":{"type":"string","default":"John Doe"},"age":{"type":"integer",` +
+					`"default":30},"score":{"type":"number","default":95.5},"status":{"type":"string","enum":["active","inactive",` +
+					`"pending"],"default":"active"},"verified":{"type":"boolean","default":true}}}`)),
 		"elicitation_sep1330_enums": elicits(json.RawMessage(`{"type":"object","properties":{"untitledSingle":{"type":"string","enum":["option1","option2","option3"]},
 			"titledSingle":{"type":"string","oneOf":[{"const":"value1","title":"First Option"},{"const":"value2","title":"Second Option"},{"const":"value3","title":"Third Option"}]},
 			"legacyEnum":{"type":"string","enum":["opt1","opt2","opt3"],"enumNames":["Option One","Option Two","Option Three"]},
