@@ -116,7 +116,8 @@ func boundArtifacts(t *testing.T, run func(req unitask.Request) *unitask.Result)
 	t.Helper()
 	var res *unitask.Result
 	res = run(
-		unitask.Request{Code: `const fs = require("fs"); for (const f of "ab") fs.writeFileSync("/out/" + f, Buffer.alloc(600)); console.log("done")`, MaxArtifacts: 1000})
+		unitask.Request{Code: `const fs = require("fs"); ` +
+			`for (const f of "ab") fs.writeFileSync("/out/" + f, Buffer.alloc(600)); console.log("done")`, MaxArtifacts: 1000})
 	if len(res.Artifacts) != 1 || len(res.ArtifactsRefused) != 1 ||
 		!strings.Contains(res.ArtifactsRefused[0].Reason, "beyond 1000 bytes") || string(res.Stdout) != "done\n" {
 		t.Errorf("%+v %+v", res.Artifacts, res.ArtifactsRefused)
@@ -132,7 +133,8 @@ func boundArtifacts(t *testing.T, run func(req unitask.Request) *unitask.Result)
 		t.Errorf("%d %s %+v", len(res.Artifacts), res.Outcome, res.ArtifactsRefused)
 	}
 	res = run(
-		unitask.Request{Code: `const fs = require("fs"); let d = "/out"; for (let i = 0; i < 80; i++) fs.mkdirSync(d += "/d"); fs.writeFileSync(d + "/f", "x")`})
+		unitask.Request{Code: `const fs = require("fs"); let d = "/out"; for (let i = 0; i < 80; ` +
+			`i++) fs.mkdirSync(d += "/d"); fs.writeFileSync(d + "/f", "x")`})
 	if len(res.Artifacts) != 0 || len(res.ArtifactsRefused) == 0 {
 		t.Errorf("%+v %+v", res.Artifacts, res.ArtifactsRefused)
 	}

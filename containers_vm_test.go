@@ -144,8 +144,13 @@ func containersRows(
 				"/sys/class\n" +
 				"x\n1777\n", "", 0},
 		// Attempts to leave the image, by the root of the image.
-		{"privileges",
-			sh("mknod /tmp/m c 1 1; mount -t tmpfs x /tmp; umount /proc; echo x > /proc/sys/kernel/core_pattern; echo c > /proc/sysrq-trigger; echo on"), "", "on\n", "not permitted", 0},
+		{
+			name: "privileges",
+			req: sh("mknod /tmp/m c 1 1; mount -t tmpfs x /tmp; umount /proc; echo x > /proc/sys/kernel/core_pattern; " +
+				"echo c > /proc/sysrq-trigger; echo on"),
+			stdout: "on\n",
+			stderr: "not permitted",
+		},
 		{"init is not to be seen",
 			sh("cat /proc/1/cmdline | head -c 2; kill -9 1; ls /image /stage /modules /unitask/lib; echo on"), "", "shon\n",
 			"No such file", 0},

@@ -10,9 +10,9 @@ import (
 
 // Debug is Run for a developer who inspects the machine. The machine stops before its first instruction. It has no
 // deadlines, not even the time limit, because it may be stopped for long. The record says that the run was debugged.
-func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
+func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, std IO, opts DebugOptions) (*Result, error) {
 	req.Debug = true
-	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.Purpose{Debug: &opts})
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, std, engine.Purpose{Debug: &opts})
 }
 
 // Consoles connects consoles to machines of current runs.

@@ -155,7 +155,8 @@ func docsFolder(t *testing.T) string {
 		"words.toml":      "from = \"node\"\nfiles = { \"/opt/words\" = \"data\" }\nenv = { WORDS = \"/opt/words\" }\n",
 		"tokens":          "alice a-token-of-sixteen\n",
 		"boot.txt":        "query-status\nassert .running == false\ncont\nwait stdout \"hello\" 60s\nwait end 30s\n",
-		"analyze.js":      `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
+		"analyze.js": `if (!require("fs").readFileSync("sales.csv", ` +
+			`"utf8").includes("2026-10,7")) throw new Error("no sales")`,
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)

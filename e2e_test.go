@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -36,45 +37,58 @@ type runsRow struct {
 // runsRows are the runs of TestRuns.
 func runsRows() []runsRow {
 	return []runsRow{
-		{"hello", unitask.Request{Code: `console.log("hello from", process.platform, typeof process.pid)`},
+		{"hello", unitask.Request{},
 			unitask.OutcomeExited, 0, `hello from linux number\n`, ``, ``},
-		{"own exit code", unitask.Request{Code: `process.exit(7)`}, unitask.OutcomeExited, 7, ``, ``, ``},
-		{"exit 124 is the code's own", unitask.Request{Code: `process.exit(124)`}, unitask.OutcomeExited, 124, ``, ``, ``},
-		{"exception", unitask.Request{Code: `throw new Error("boom")`}, unitask.OutcomeExited, 1, ``,
+		{"own exit code", unitask.Request{}, unitask.OutcomeExited, 7, ``, ``, ``},
+		{"exit 124 is the code's own", unitask.Request{}, unitask.OutcomeExited, 124, ``, ``, ``},
+		{"exception", unitask.Request{}, unitask.OutcomeExited, 1, ``,
 			`.*Error: boom\n    at .*`, ``},
-		{"timeout keeps output", unitask.Request{Code: `console.log("tick"); for(;;);`, Timeout: time.Second},
+		{"timeout keeps output", unitask.Request{Timeout: time.Second},
 			unitask.OutcomeTimeout, 124, `tick\n`, ``, `time limit of 1 s.*--timeout.*`},
-		{"timeout while idle", unitask.Request{Code: `setInterval(()=>{}, 1e6)`, Timeout: time.Second},
+		{"timeout while idle", unitask.Request{Timeout: time.Second},
 			unitask.OutcomeTimeout, 124, ``, ``, `time limit.*`},
-		{"abort", unitask.Request{Code: `console.log("a"); process.abort()`}, unitask.OutcomeSignaled, 134, `a\n`, `.*`,
+		{"abort", unitask.Request{}, unitask.OutcomeSignaled, 134, `a\n`, `.*`,
 			`.*signal 6`},
-		{"kill -9 of itself", unitask.Request{Code: `console.log("a"); process.kill(process.pid, "SIGKILL"); for(;;);`},
+		{"kill -9 of itself", unitask.Request{},
 			unitask.OutcomeSignaled, 137, `a\n`, ``, `.*signal 9`},
-		{"stack overflow", unitask.Request{Code: `function f(){ return f()+1 } f()`}, unitask.OutcomeExited, 1, ``,
+		{"stack overflow", unitask.Request{}, unitask.OutcomeExited, 1, ``,
 			`.*RangeError: Maximum call stack size exceeded.*`, ``},
-		{"heap exhausted", unitask.Request{Code: `const a=[]; for(;;) a.push(new Array(1000).fill(1.5))`, MemoryMB: 192},
+		{"heap exhausted", unitask.Request{MemoryMB: 192},
 			unitask.OutcomeOOM, 137, ``, `.*heap out of memory.*`, `out of memory.*192 MiB.*--memory.*`},
-		{"memory exhausted outside the heap", unitask.Request{Code: `const a=[]; for(;;) a.push(Buffer.alloc(5e6, 1))`,
-			MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*`, `out of memory.*192 MiB.*`},
+		{
+			name:    "memory exhausted outside the heap",
+			req:     unitask.Request{MemoryMB: 192},
+			outcome: unitask.OutcomeOOM,
+			exit:    137,
+			stderr:  `.*`,
+			message: `out of memory.*192 MiB.*`,
+		},
 		{"writes to the descriptors",
-			unitask.Request{Code: `const fs=require("fs"); fs.writeSync(1,"one\n"); fs.writeSync(2,"two\n"); fs.writeSync(process.stdout.fd,"three\n")`}, unitask.OutcomeExited, 0, `one\nthree\n`, `two\n`, ``},
-		{"environment is only what was given", unitask.Request{Code: `console.log(JSON.stringify(process.env))`,
-			Env: map[string]string{"A": "1"}}, unitask.OutcomeExited, 0, `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`, ``, ``},
-		{"arguments and paths", unitask.Request{Code: `console.log(process.argv.slice(1), process.cwd(), __filename)`,
-			Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"}, unitask.OutcomeExited, 0,
-			`\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`, ``, ``},
+			unitask.Request{}, unitask.OutcomeExited, 0, `one\nthree\n`, `two\n`, ``},
+		{
+			name:    "environment is only what was given",
+			req:     unitask.Request{Env: map[string]string{"A": "1"}},
+			outcome: unitask.OutcomeExited,
+			stdout:  `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`,
+		},
+		{
+			name:    "arguments and paths",
+			req:     unitask.Request{Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"},
+			outcome: unitask.OutcomeExited,
+			stdout:  `\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`,
+		},
 		{"in root's home",
-			unitask.Request{Code: `require("fs").writeFileSync("x", "1"); console.log(process.cwd(), __filename)`,
-				Dir: "/root/deep"}, unitask.OutcomeExited, 0, `/root/deep /root/deep/code.js\n`, ``, ``},
-		{"package type", unitask.Request{Code: `console.log(typeof require, import.meta.filename)`, PackageType: "module"},
+			unitask.Request{Dir: "/root/deep"}, unitask.OutcomeExited, 0, `/root/deep /root/deep/code.js\n`, ``, ``},
+		{"package type", unitask.Request{PackageType: "module"},
 			unitask.OutcomeExited, 0, `undefined /work/code.js\n`, ``, ``},
 		{"writes files where it is",
-			unitask.Request{Code: `const fs=require("fs"); for (const f of ["/tmp/x","y","/out/z"]) fs.writeFileSync(f,"1"); console.log(fs.readdirSync("."))`}, unitask.OutcomeExited, 0, `\[ 'code.js', 'y' \]\n`, ``, ``},
-		{"no network", unitask.Request{Code: noNetwork, Timeout: 20 * time.Second}, unitask.OutcomeExited, 0,
+			unitask.Request{}, unitask.OutcomeExited, 0, `\[ 'code.js', 'y' \]\n`, ``, ``},
+		// Each attempt is timed alone: under TCG, fetch takes a second to load.
+		{"no network", unitask.Request{Timeout: 20 * time.Second}, unitask.OutcomeExited, 0,
 			`fetch failed ENOTFOUND fast\nconnect ECONNREFUSED fast\nlookup ENOTFOUND fast\nudp silent\n`, ``, ``},
-		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`,
-			OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
-		{"a thread goes on", unitask.Request{Code: goesOn, OutputBytes: 1000}, unitask.OutcomeExited, 5, `y{1000}`, ``, ``},
+		{"truncated output", unitask.Request{OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
+		// Pending output at the end of the program does not delay its end.
+		{"a thread goes on", unitask.Request{OutputBytes: 1000}, unitask.OutcomeExited, 5, `y{1000}`, ``, ``},
 	}
 }
 
@@ -82,7 +96,11 @@ func runsRows() []runsRow {
 func TestRuns(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
+	programs := testarchive.Open(t, "testdata/runs.txtar")
 	cases := runsRows()
+	for i, c := range cases {
+		cases[i].req.Code = programs.Text(c.name + ".js")
+	}
 	for _, kernel := range kernels(t) {
 		pooled, err := unitask.Open(unitask.Options{Home: home,
 			Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.MachineClass{})})
@@ -142,33 +160,15 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// Pending output at the end of the program does not delay its end.
-const goesOn = `
-const { Worker } = require("worker_threads");
-const code = 'const fs = require("fs"); require("worker_threads").parentPort.postMessage(1); for (;;) try { fs.writeSync(1, "y".repeat(1000)) } catch {}';
-new Worker(code, { eval: true }).on("message", () => setTimeout(() => process.exit(5), 300));`
-
-// Each attempt is timed alone: under TCG, fetch takes a second to load.
-const noNetwork = `
-let t0; const fast = () => Date.now() - t0 < 3000 ? "fast" : "slow " + (Date.now() - t0);
-(async () => {
-  await fetch("data:,"); t0 = Date.now();
-  await fetch("http://example.com/").catch((e) => console.log(e.message, e.cause.code, fast())); t0 = Date.now();
-  await new Promise((r) => require("net").connect(80, "93.184.216.34").on("error", (e) => { console.log("connect", e.code, fast()); r(); })); t0 = Date.now();
-  await new Promise((r) => require("dns").lookup("example.com", (e) => { console.log("lookup", e.code, fast()); r(); }));
-  const s = require("dgram").createSocket("udp4"); let heard = false; s.on("message", () => heard = true);
-  s.send("x", 123, "10.0.2.2"); s.send("x", 53, "8.8.8.8"); setTimeout(() => { console.log("udp", heard ? "answered" : "silent"); s.close(); }, 300);
-})();`
-
 // TestOutputFlood checks that a gigabyte of output costs no memory and does not stall the machine.
 func TestOutputFlood(t *testing.T) {
 	needVM(t)
+	code := testarchive.Open(t, "testdata/outputflood.txtar").Text("flood.js")
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			before := rss(t)
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 4 * time.Minute,
-				Code: `const s = Buffer.alloc(1<<20, "x"); const fs = require("fs"); for (let i = 0; i < 250; i++) { let o = 0; while (o < s.length) { try { o += fs.writeSync(1, s, o) } catch (e) { if (e.code !== "EAGAIN") throw e } } } console.error("done")`,
-			}, unitask.Options{Home: newHome(t)})
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 4 * time.Minute, Code: code},
+				unitask.Options{Home: newHome(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,7 +207,8 @@ func TestCancel(t *testing.T) {
 		return len(p), nil
 	})}
 	res, err := unitask.Run(ctx,
-		unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); setInterval(() => {}, 1000)`},
+		unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); ` +
+			`setInterval(() => {}, 1000)`},
 		unitask.Options{Home: home, IO: streams})
 	if !errors.Is(err, why) || res == nil || res.Outcome != unitask.OutcomeCancelled || unitask.ExitCode(res, err) != 130 {
 		t.Fatalf("%v, %+v", err, res)

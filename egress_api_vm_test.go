@@ -10,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 )
 
 const (
@@ -92,43 +93,6 @@ func forgeAPI(m *http.ServeMux) {
 	})
 }
 
-const apiJS = `
-const chat = (stream) => fetch("https://good.example/v1/chat/completions", { method: "POST", body: JSON.stringify({ model: "m", stream, messages: [{ role: "user", content: "good morning" }] }),
-  headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY, "content-type": "application/json" } });
-console.log((await (await chat(false)).json()).choices[0].message.content);
-let text = "", pieces = 0;
-for await (const chunk of (await chat(true)).body.pipeThrough(new TextDecoderStream())) {
-  pieces++;
-  for (const line of chunk.split("\n")) if (line.startsWith("data: {")) text += JSON.parse(line.slice(6)).choices[0].delta.content;
-}
-console.log(text.trim(), pieces > 1);
-const wrong = await fetch("https://good.example/v1/chat/completions", { method: "POST", headers: { authorization: "Bearer sk-wrong" } });
-console.log(wrong.status, (await wrong.json()).error.code);
-const forge = (url, more = {}) => fetch(url, { ...more, headers: { authorization: "Bearer " + process.env.GITHUB_TOKEN, accept: "application/vnd.github+json", ...more.headers } });
-const titles = [];
-for (let url = "https://a.b.wild.example/repos/acme/app/issues"; url;) {
-  const res = await forge(url);
-  titles.push(...(await res.json()).map((i) => i.title));
-  url = /<([^>]+)>; rel="next"/.exec(res.headers.get("link"))?.[1];
-}
-console.log(titles.join());
-console.log((await forge("https://a.b.wild.example/repos/acme/app/issues", { headers: { "if-none-match": 'W/"one"' } })).status);
-const made = await forge("https://a.b.wild.example/repos/acme/app/issues", { method: "POST", body: JSON.stringify({ title: "third" }) });
-console.log(made.status, made.headers.get("location"), (await made.json()).number);
-console.log((await forge("https://good.example/v1/chat/completions", { method: "POST" })).status);
-`
-
-const apiPython = `
-import json, os, urllib.request
-def chat(stream):
-    body = json.dumps({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "good morning"}]}).encode()
-    return urllib.request.urlopen(urllib.request.Request("https://good.example/v1/chat/completions", body, {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}))
-print(json.load(chat(False))["choices"][0]["message"]["content"])
-print("".join(json.loads(l[6:])["choices"][0]["delta"]["content"] for l in chat(True) if l.startswith(b"data: {")).strip())
-r = urllib.request.urlopen(urllib.request.Request("https://a.b.wild.example/repos/acme/app/issues?page=2", headers={"Authorization": "Bearer " + os.environ["GITHUB_TOKEN"]}))
-print(r.status, json.load(r)[0]["title"], r.headers["x-ratelimit-remaining"])
-`
-
 // TestEgressAPIs checks that models' usual code for a model's and a forge's API works. The machine never has the keys,
 // and each is for its own host only.
 func TestEgressAPIs(t *testing.T) {
@@ -150,10 +114,12 @@ func TestEgressAPIs(t *testing.T) {
 			t.Errorf("%s %s: %v\n%s%s", kernel, language, err, res.Stdout, res.Stderr)
 		}
 	}
+	programs := testarchive.Open(t, "testdata/egressapis.txtar")
 	for _, kernel := range kernels(t) {
-		run(kernel, "mjs", apiJS,
+		run(kernel, "mjs", programs.File("usual.mjs"),
 			"you said: good morning\nyou said: good morning true\n401 invalid_api_key\nsecond,first\n304\n"+
 				"201 https://a.b.wild.example/repos/acme/app/issues/3 3\n403\n")
 	}
-	run("linux", "python", apiPython, "you said: good morning\nyou said: good morning\n200 first 4999\n")
+	run("linux", "python", programs.File("usual.py"),
+		"you said: good morning\nyou said: good morning\n200 first 4999\n")
 }

@@ -5,28 +5,14 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testarchive"
 )
-
-// bodies downloads and uploads a body of 50 MiB, and prints the MB/s of each.
-const bodies = `
-const https = require("https");
-const rate = (n, from) => n / 1e6 / (Number(process.hrtime.bigint() - from) / 1e9);
-const ask = (options, body) => new Promise((ok, bad) => {
-  const begin = process.hrtime.bigint();
-  let n = 0;
-  const r = https.request({ host: "good.example", ...options }, (a) => a.on("data", (d) => n += d.length).on("end", () => ok(rate(body ? body.length : n, begin))));
-  r.on("error", bad).end(body);
-});
-(async () => {
-  const sent = Buffer.alloc(50 << 20, "0123456789abcdef");
-  await ask({ path: "/" });
-  console.log(JSON.stringify({ down: await ask({ path: "/big" }), up: await ask({ path: "/digest", method: "POST" }, sent) }));
-})();`
 
 // BenchmarkEgressBody transfers a large body between a machine and a host with a bound secret, and the same host
 // spliced, in turn. The ratio is the result.
 func BenchmarkEgressBody(b *testing.B) {
 	needVM(b)
+	bodies := testarchive.Open(b, "testdata/egressbench.txtar").Text("bodies.js")
 	web := newSite(b)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(b), Upstream: web.upstream})
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testcert"
 	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/netstack"
@@ -138,6 +139,88 @@ func webSocketEcho(w http.ResponseWriter, r *http.Request) {
 	_, _ = rw.ReadByte()
 }
 
+type egressCase struct {
+	name   string
+	req    unitask.Request
+	stdout string
+	log    string // part of a line of the netlog
+}
+
+// egressCases are the cases of TestEgress. A server listens on a port of our loopback.
+func egressCases(web *site, port string) []egressCase {
+	good, wild := []string{"good.example"}, []string{"*.wild.example"}
+	toGood := unitask.Request{AllowNet: good}
+	return []egressCase{
+		{
+			name:   "HTTP",
+			req:    toGood,
+			stdout: "HTTP/1.1 GET good.example\n",
+			log:    `"name":"good.example","addr":"198.18.0.1","port":80,"verdict":"allowed","rule":"net good.example"`,
+		},
+		{
+			name:   "HTTPS with a CA of its own",
+			req:    unitask.Request{AllowNet: good, CA: web.ca},
+			stdout: "HTTP/1.1 GET good.example\n",
+			log:    `"port":443,"verdict":"allowed"`,
+		},
+		{"HTTPS without it", toGood, "DEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
+		{"a worker thread trusts that CA", unitask.Request{AllowNet: good, CA: web.ca}, "HTTP/1.1 GET good.example\n", ``},
+		{
+			name: "its own NODE_EXTRA_CA_CERTS is heeded",
+			req: unitask.Request{AllowNet: good, Env: map[string]string{"NODE_EXTRA_CA_CERTS": "/tmp/own.pem"},
+				Files: []unitask.Mount{{Host: web.file, Guest: "/tmp/own.pem"}}},
+			stdout: "HTTP/1.1 GET good.example\n",
+		},
+		{
+			name: "and one that is not there",
+			req:  unitask.Request{AllowNet: good, CA: web.ca, Env: map[string]string{"NODE_EXTRA_CA_CERTS": "/nowhere.pem"}},
+			stdout: "Ignoring extra certs from `/nowhere.pem`, load failed: ENOENT: no such file or directory, " +
+				"open '/nowhere.pem'\nHTTP/1.1 GET good.example\n",
+		},
+		{"without a CA nothing is trusted", toGood, "undefined\nDEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
+		{
+			name:   "HTTP/2",
+			req:    unitask.Request{AllowNet: wild, CA: web.ca},
+			stdout: "HTTP/2.0 GET a.b.wild.example:443\n",
+			log:    `"rule":"net *.wild.example"`,
+		},
+		{"WebSocket", toGood, "hello\n", ``},
+		{"keep-alive and many at once", toGood, "1 20\n", ``},
+		{"a name that is not allowed", toGood, "ENOTFOUND\n", `"name":"evil.example.","verdict":"denied"`},
+		{"the apex of a wildcard", unitask.Request{AllowNet: wild}, "ENOTFOUND\n", ``},
+		{"another port", toGood, "ECONNREFUSED\n", `"reason":"no rule allows this port"`},
+		{"a redirect to a private host", toGood, "ECONNREFUSED\n", `"addr":"10.0.0.1","port":80,"verdict":"denied"`},
+		{"a redirect to metadata", toGood, "ECONNREFUSED\n", `"addr":"169.254.169.254"`},
+		{
+			name:   "a name that leads to our loopback",
+			req:    unitask.Request{AllowNet: []string{"inside.example"}},
+			stdout: "ECONNREFUSED\n",
+			log:    `leads to an address that is not public`,
+		},
+		{"another Host on the connection", toGood, "ECONNRESET\n", `"reason":"HTTP for evil.example"`},
+		{"another name in TLS", toGood, "ECONNRESET\n", `"reason":"TLS for evil.example"`},
+		{"DNS of another kind", toGood, "ENOTFOUND\nENODATA\n", `"name":"secret.good.example."`},
+		{"UDP to the world", toGood, "silence\n", ``},
+		{
+			name:   "raw TCP to our loopback",
+			req:    unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}},
+			stdout: "echo\n",
+			log:    `"addr":"127.0.0.1","port":` + port + `,"verdict":"allowed","rule":"tcp 127.0.0.1:` + port,
+		},
+		{"the same by name", unitask.Request{AllowTCP: []string{"localhost:" + port}}, "echo\n", ``},
+		{"another port of our loopback", unitask.Request{AllowTCP: []string{"127.0.0.1:1"}}, "ECONNREFUSED\n", ``},
+		{"our loopback by the gateway", unitask.Request{}, "ECONNREFUSED\n", `"addr":"10.0.2.2"`},
+		{"a megabyte through the relay, both ways", unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}}, "true\n", ``},
+		{"the proxy of the host is not told", unitask.Request{}, "0\n", ``},
+		{
+			name:   "an upload beyond the limit",
+			req:    unitask.Request{AllowNet: good, MaxUpload: 100_000},
+			stdout: "cut\n",
+			log:    `the run's limit of 100000 bytes up is reached`,
+		},
+	}
+}
+
 // TestEgress tests the network from code in a guest.
 func TestEgress(t *testing.T) {
 	needVM(t)
@@ -157,42 +240,10 @@ func TestEgress(t *testing.T) {
 		}
 	}()
 	port := strconv.Itoa(echo.Addr().(*net.TCPAddr).Port)
-	good, wild := []string{"good.example"}, []string{"*.wild.example"}
-	const tryFetch = `const f = (u, o) => fetch(u, o).then((r) => r.text()).catch((e) => (e.cause?.code ?? e.cause?.message ?? e.message)); `
-	cases := []struct {
-		name   string
-		req    unitask.Request
-		stdout string
-		log    string // part of a line of the netlog
-	}{
-		{"HTTP", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/x").then(console.log)`}, "HTTP/1.1 GET good.example\n", `"name":"good.example","addr":"198.18.0.1","port":80,"verdict":"allowed","rule":"net good.example"`},
-		{"HTTPS with a CA of its own", unitask.Request{AllowNet: good, CA: web.ca, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "HTTP/1.1 GET good.example\n", `"port":443,"verdict":"allowed"`},
-		{"HTTPS without it", unitask.Request{AllowNet: good, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "DEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
-		{"a worker thread trusts that CA", unitask.Request{AllowNet: good, CA: web.ca, Code: `const { Worker } = require("worker_threads");
-new Worker('fetch("https://good.example/").then((r) => r.text()).catch((e) => e.cause.code).then((s) => require("worker_threads").parentPort.postMessage(s))', { eval: true }).on("message", console.log)`}, "HTTP/1.1 GET good.example\n", ``},
-		{"its own NODE_EXTRA_CA_CERTS is heeded", unitask.Request{AllowNet: good, Env: map[string]string{"NODE_EXTRA_CA_CERTS": "/tmp/own.pem"}, Files: []unitask.Mount{{Host: web.file, Guest: "/tmp/own.pem"}}, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "HTTP/1.1 GET good.example\n", ``},
-		{"and one that is not there", unitask.Request{AllowNet: good, CA: web.ca, Env: map[string]string{"NODE_EXTRA_CA_CERTS": "/nowhere.pem"}, Code: tryFetch + `process.on("warning", (w) => console.log(w.message)); f("https://good.example/").then(console.log)`}, "Ignoring extra certs from `/nowhere.pem`, load failed: ENOENT: no such file or directory, open '/nowhere.pem'\nHTTP/1.1 GET good.example\n", ``},
-		{"without a CA nothing is trusted", unitask.Request{AllowNet: good, Code: tryFetch + `f("https://good.example/").then(console.log); console.log(process.env.NODE_EXTRA_CA_CERTS)`}, "undefined\nDEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
-		{"HTTP/2", unitask.Request{AllowNet: wild, CA: web.ca, Code: `const c = require("http2").connect("https://a.b.wild.example"); const r = c.request({ ":path": "/" }); r.on("data", (d) => { console.log(String(d)); c.close() }); r.end()`}, "HTTP/2.0 GET a.b.wild.example:443\n", `"rule":"net *.wild.example"`},
-		{"WebSocket", unitask.Request{AllowNet: good, Code: `const w = new WebSocket("ws://good.example/ws"); w.onopen = () => w.send("hello"); w.onmessage = (m) => { console.log(m.data); process.exit() }; w.onerror = (e) => console.log(e.message)`}, "hello\n", ``},
-		{"keep-alive and many at once", unitask.Request{AllowNet: good, Code: tryFetch + `Promise.all(Array.from({ length: 20 }, () => f("http://good.example/"))).then((a) => console.log(new Set(a).size, a.length))`}, "1 20\n", ``},
-		{"a name that is not allowed", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://evil.example/").then(console.log)`}, "ENOTFOUND\n", `"name":"evil.example.","verdict":"denied"`},
-		{"the apex of a wildcard", unitask.Request{AllowNet: wild, Code: tryFetch + `f("http://wild.example/").then(console.log)`}, "ENOTFOUND\n", ``},
-		{"another port", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example:8080/").then(console.log)`}, "ECONNREFUSED\n", `"reason":"no rule allows this port"`},
-		{"a redirect to a private host", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/away?to=10.0.0.1").then(console.log)`}, "ECONNREFUSED\n", `"addr":"10.0.0.1","port":80,"verdict":"denied"`},
-		{"a redirect to metadata", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/away?to=169.254.169.254").then(console.log)`}, "ECONNREFUSED\n", `"addr":"169.254.169.254"`},
-		{"a name that leads to our loopback", unitask.Request{AllowNet: []string{"inside.example"}, Code: tryFetch + `f("http://inside.example/").then(console.log)`}, "ECONNREFUSED\n", `leads to an address that is not public`},
-		{"another Host on the connection", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/").then(() => require("http").get({ host: "good.example", headers: { Host: "evil.example" } }).on("error", (e) => console.log(e.code)))`}, "ECONNRESET\n", `"reason":"HTTP for evil.example"`},
-		{"another name in TLS", unitask.Request{AllowNet: good, Code: `require("tls").connect({ host: "good.example", port: 443, servername: "evil.example" }).on("error", (e) => console.log(e.code))`}, "ECONNRESET\n", `"reason":"TLS for evil.example"`},
-		{"DNS of another kind", unitask.Request{AllowNet: good, Code: `require("dns").resolveTxt("secret.good.example", (e) => { console.log(e.code); require("dns").resolveTxt("good.example", (e) => console.log(e.code)) })`}, "ENOTFOUND\nENODATA\n", `"name":"secret.good.example."`},
-		{"UDP to the world", unitask.Request{AllowNet: good, Code: `const s = require("dgram").createSocket("udp4"); s.on("message", () => console.log("heard")); s.send("x", 53, "8.8.8.8"); s.send("x", 443, "198.18.0.1"); setTimeout(() => { console.log("silence"); s.close() }, 300)`}, "silence\n", ``},
-		{"raw TCP to our loopback", unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Code: echoClient(port, "127.0.0.1")}, "echo\n", `"addr":"127.0.0.1","port":` + port + `,"verdict":"allowed","rule":"tcp 127.0.0.1:` + port},
-		{"the same by name", unitask.Request{AllowTCP: []string{"localhost:" + port}, Code: echoClient(port, "localhost")}, "echo\n", ``},
-		{"another port of our loopback", unitask.Request{AllowTCP: []string{"127.0.0.1:1"}, Code: echoClient(port, "127.0.0.1")}, "ECONNREFUSED\n", ``},
-		{"our loopback by the gateway", unitask.Request{Code: echoClient(port, "10.0.2.2")}, "ECONNREFUSED\n", `"addr":"10.0.2.2"`},
-		{"a megabyte through the relay, both ways", unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Code: `const b = require("crypto").randomBytes(1 << 20), got = []; const c = require("net").connect(` + port + `, "127.0.0.1", () => c.write(b)); c.on("data", (d) => { got.push(d); const all = Buffer.concat(got); if (all.length === b.length) { console.log(all.equals(b)); c.destroy() } })`}, "true\n", ``},
-		{"the proxy of the host is not told", unitask.Request{Code: `console.log(Object.keys(process.env).filter((k) => /proxy/i.test(k)).length)`}, "0\n", ``},
-		{"an upload beyond the limit", unitask.Request{AllowNet: good, MaxUpload: 100_000, Code: tryFetch + `f("http://good.example/digest", { method: "POST", body: "x".repeat(1e6) }).then((r) => console.log(r.startsWith("1000000") ? "went through" : "cut"))`}, "cut\n", `the run's limit of 100000 bytes up is reached`},
+	programs := testarchive.Open(t, "testdata/egress.txtar")
+	cases := egressCases(web, port)
+	for i, c := range cases {
+		cases[i].req.Code = strings.ReplaceAll(programs.Text(c.name+".js"), "PORT", port)
 	}
 	for _, kernel := range kernels(t) {
 		for i := range 2 * len(cases) {
@@ -222,10 +273,7 @@ new Worker('fetch("https://good.example/").then((r) => r.text()).catch((e) => e.
 func TestEgressCAInChildren(t *testing.T) {
 	needVM(t)
 	home, web := newHome(t), newSite(t)
-	const code = `
-const { fork } = require("child_process");
-if (process.argv[2]) fetch("https://good.example/").then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s));
-else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
+	code := testarchive.Open(t, "testdata/egresschildren.txtar").Text("child.js")
 	for _, cold := range []bool{false, true} {
 		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, Cold: cold,
 			AllowNet: []string{"good.example"}, CA: web.ca, Code: code, Timeout: 30 * time.Second},
@@ -236,27 +284,16 @@ else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
 	}
 }
 
-func echoClient(port, host string) string {
-	return `const c = require("net").connect({ port: ` + port + `, host: "` + host +
-		`", family: 4 }, () => c.end("echo")); c.on("data", (d) => console.log(String(d))).on("error", (e) => console.log(e.code))`
-}
-
 // Fifty megabytes each way, with equal digests.
 func TestThroughput(t *testing.T) {
 	needVM(t)
 	home, web := newHome(t), newSite(t)
 	sum := sha256.Sum256(bigBody)
+	code := testarchive.Open(t, "testdata/throughput.txtar").Text("throughput.js")
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
-			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, AllowNet: []string{"good.example"}, Timeout: 2 * time.Minute, Code: `
-				const { createHash } = require("crypto"), http = require("http");
-				let t = Date.now(); const h = createHash("sha256");
-				http.get("http://good.example/big", (r) => r.on("data", (d) => h.update(d)).on("end", () => {
-					console.log(h.digest("hex")); console.error("down", Date.now() - t, "ms"); t = Date.now();
-					const body = Buffer.from("0123456789abcdef".repeat((50 << 20) / 16));
-					const q = http.request("http://good.example/digest", { method: "POST" }, (r) => r.on("data", (d) => console.log(String(d))).on("end", () => console.error("up", Date.now() - t, "ms")));
-					q.end(body);
-				}))`}, unitask.Options{Home: home, Upstream: web.upstream})
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, AllowNet: []string{"good.example"},
+				Timeout: 2 * time.Minute, Code: code}, unitask.Options{Home: home, Upstream: web.upstream})
 			want := fmt.Sprintf("%x\n%d %x\n", sum, len(bigBody), sum)
 			if err != nil || string(res.Stdout) != want {
 				t.Errorf("%v: %q, want %q\n%s", err, res.Stdout, want, res.Stderr)
@@ -270,13 +307,12 @@ func TestThroughput(t *testing.T) {
 func TestDatabases(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
+	programs := testarchive.Open(t, "testdata/databases.txtar")
 	t.Run("redis", func(t *testing.T) {
 		port := freePort(t)
 		startServer(t, port, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "")
-		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Code: `
-			const c = require("net").connect(` + port + `, "127.0.0.1"); let got = "";
-			c.write("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
-			c.on("data", (d) => { got += d; if (got.includes("value\r\n")) { console.log(JSON.stringify(got)); c.destroy() } })`}, unitask.Options{Home: home})
+		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port},
+			Code: strings.Replace(programs.Text("redis.js"), "PORT", port, 1)}, unitask.Options{Home: home})
 		if err != nil || string(res.Stdout) != `"+OK\r\n$5\r\nvalue\r\n"`+"\n" {
 			t.Errorf("%v %q %s", err, res.Stdout, res.Stderr)
 		}
@@ -285,29 +321,12 @@ func TestDatabases(t *testing.T) {
 		port := freePort(t)
 		startPostgres(t, port)
 		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Args: []string{port},
-			Code: postgresClient}, unitask.Options{Home: home})
+			Code: programs.Text("postgresql.js")}, unitask.Options{Home: home})
 		if err != nil || string(res.Stdout) != "42\n" {
 			t.Errorf("%v %q %s", err, res.Stdout, res.Stderr)
 		}
 	})
 }
-
-// postgresClient speaks as much of the frontend protocol 3.0 as a trusted user needs.
-const postgresClient = `
-const text = (s) => Buffer.from(s + "\0"); let buf = Buffer.alloc(0);
-const message = (type, ...parts) => { const body = Buffer.concat(parts), h = Buffer.alloc(4); h.writeInt32BE(body.length + 4); return Buffer.concat([Buffer.from(type), h, body]) };
-const c = require("net").connect(Number(process.argv[2]), "127.0.0.1", () => c.write(message("", Buffer.from([0, 3, 0, 0]), text("user"), text("postgres"), text(""))));
-let asked = false;
-c.on("data", (d) => {
-  buf = Buffer.concat([buf, d]);
-  while (buf.length >= 5 && buf.length > buf.readInt32BE(1)) {
-    const type = String.fromCharCode(buf[0]), body = buf.subarray(5, 1 + buf.readInt32BE(1)); buf = buf.subarray(1 + buf.readInt32BE(1));
-    if (type === "E") { console.log(String(body)); c.destroy() }
-    if (type === "Z" && asked) c.end(message("X"));
-    if (type === "Z" && !asked) { asked = true; c.write(message("Q", text("SELECT 6 * 7"))) }
-    if (type === "D") console.log(String(body.subarray(6)));
-  }
-});`
 
 func freePort(t *testing.T) string {
 	t.Helper()

@@ -20,13 +20,15 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testwait"
 )
 
 // Code that leaves most of standard input unread keeps its artifacts.
 func TestArtifactsWithStdinUnread(t *testing.T) {
 	needVM(t)
-	const code = `process.stdin.once("data", () => { require("fs").writeFileSync("/out/a.txt", "x".repeat(100000)); process.exit(0) })`
+	const code = `process.stdin.once("data", () => { require("fs").writeFileSync("/out/a.txt", "x".repeat(100000)); ` +
+		`process.exit(0) })`
 	for _, kernel := range kernels(t) {
 		for range 6 {
 			t.Run(string(kernel), func(t *testing.T) {
@@ -135,15 +137,14 @@ func TestAttackForgedExit(t *testing.T) {
 // Data that a server sent before it closed is read, even by a client that closes its own side before it reads.
 func TestLateReader(t *testing.T) {
 	needVM(t)
+	code := testarchive.Open(t, "testdata/endingpaused.txtar").Text("paused.js")
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			slot(t)
 			port, _ := listen(t, func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte("x"), 100000)) })
 			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second,
 				AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
-				Code: strings.ReplaceAll(`let n = 0; const c = require("net").connect(PORT, "127.0.0.1", () => { c.pause(); setTimeout(() => { c.end(); setTimeout(() => c.resume(), 500) }, 1000) });
-c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("error", (e) => console.log(n, e.code))`,
-					"PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
+				Code:     strings.ReplaceAll(code, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
 			if err != nil || string(res.Stdout) != "100000 end\n" {
 				t.Errorf("%v %+v %s%s", err, res, res.Stdout, res.Stderr)
 			}
@@ -170,7 +171,8 @@ func TestAttackEndlessArtifacts(t *testing.T) {
 			unitask.SetGrace(rt, grace)
 			began := time.Time{}
 			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: limit, MaxArtifacts: 4 << 30,
-				Code: `require("fs").writeFileSync("/out/a", "a"); require("fs").ftruncateSync(require("fs").openSync("/out/big", "w"), 4e9); console.log("ready")`},
+				Code: `require("fs").writeFileSync("/out/a", "a"); ` +
+					`require("fs").ftruncateSync(require("fs").openSync("/out/big", "w"), 4e9); console.log("ready")`},
 				unitask.IO{Events: func(e unitask.Event) {
 					if e.Kind == unitask.EventStarted {
 						began = time.Now()

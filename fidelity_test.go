@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -26,62 +27,48 @@ func TestFidelity(t *testing.T) {
 	linux, both := []image.Kernel{image.Linux}, []image.Kernel{image.Linux, image.Nanos}
 	env := func(name, value string) map[string]string { return map[string]string{name: value} }
 	home := newHome(t)
+	programs := testarchive.Open(t, "testdata/fidelity.txtar")
 	for _, c := range []struct {
 		name           string
 		kernels        []image.Kernel
 		req            unitask.Request
 		stdout, stderr string
 	}{
-		{"--expose-gc", both, unitask.Request{NodeArgs: []string{"--expose-gc"},
-			Code: `gc(); console.log(typeof globalThis.gc, process.execArgv)`}, `function \[ '--expose-gc' \]\n`, ``},
-		{"--no-warnings", both, unitask.Request{NodeArgs: []string{"--no-warnings"},
-			Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
-		{"NODE_NO_WARNINGS", both, unitask.Request{Env: env("NODE_NO_WARNINGS", "1"),
-			Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
-		{"a warning", both, unitask.Request{Code: `process.emitWarning("x")`}, ``, `\(node:\d+\) Warning: x\n.*`},
-		{"NODE_PATH", both, unitask.Request{Env: env("NODE_PATH", "/tmp/m"),
-			Code: `const fs = require("fs"); fs.mkdirSync("/tmp/m"); fs.writeFileSync("/tmp/m/own.js", "module.exports = 7"); console.log(require("own"))`}, `7\n`, ``},
-		{"TZ", both, unitask.Request{Env: env("TZ", "Asia/Tokyo"), Code: `console.log(new Date(0).getHours())`}, `9\n`, ``},
-		{"a worker's limits", both, unitask.Request{Timeout: time.Minute, Code: `
-const { Worker } = require("worker_threads");
-new Worker("const a = []; for (;;) a.push({ x: [1, 2, 3] })", { eval: true, resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2 } })
-  .on("error", (e) => console.log(e.code)).on("exit", (code) => console.log(code))`}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`,
-			`.*`},
+		{"--expose-gc", both, unitask.Request{NodeArgs: []string{"--expose-gc"}}, `function \[ '--expose-gc' \]\n`, ``},
+		{"--no-warnings", both, unitask.Request{NodeArgs: []string{"--no-warnings"}}, `1\n`, ``},
+		{"NODE_NO_WARNINGS", both, unitask.Request{Env: env("NODE_NO_WARNINGS", "1")}, `1\n`, ``},
+		{"a warning", both, unitask.Request{}, ``, `\(node:\d+\) Warning: x\n.*`},
+		{"NODE_PATH", both, unitask.Request{Env: env("NODE_PATH", "/tmp/m")}, `7\n`, ``},
+		{"TZ", both, unitask.Request{Env: env("TZ", "Asia/Tokyo")}, `9\n`, ``},
+		{"a worker's limits", both, unitask.Request{Timeout: time.Minute}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`, `.*`},
 
-		{"an argument that Node reads at its start", linux,
-			unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}, Code: `
-console.log({}.__proto__, process.execArgv, process.argv.length, require.main === module);
-new (require("worker_threads").Worker)("console.log(process.execArgv)", { eval: true })`},
-			`undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', '--stack-size=500' \]\n`, ``},
-		{"NODE_OPTIONS, and a child's", linux, unitask.Request{Env: env("NODE_OPTIONS", "--disable-proto=delete"), Code: `
-console.log({}.__proto__, process.execArgv, process.env.NODE_OPTIONS);
-require("child_process").spawn(process.execPath, ["-p", "({}).__proto__"], { stdio: "inherit" })`},
+		{
+			name:    "an argument that Node reads at its start",
+			kernels: linux,
+			req:     unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}},
+			stdout: `undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', ` +
+				`'--stack-size=500' \]\n`,
+		},
+		{"NODE_OPTIONS, and a child's", linux, unitask.Request{Env: env("NODE_OPTIONS", "--disable-proto=delete")},
 			`undefined \[\] --disable-proto=delete\nundefined\n`, ``},
-		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50"),
-			Code: `console.log(require("v8").getHeapStatistics().heap_size_limit < 250e6)`}, `true\n`, ``},
-		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer"), Code: `setTimeout(() => console.log(1), 1)`},
-			`1\n`, `TIMER \d+: .*`},
-		{"what is printed before the start", linux, unitask.Request{NodeArgs: []string{"--inspect"}, Code: `console.log(1)`},
+		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50")}, `true\n`, ``},
+		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer")}, `1\n`, `TIMER \d+: .*`},
+		{"what is printed before the start", linux, unitask.Request{NodeArgs: []string{"--inspect"}},
 			`1\n`, `Debugger listening on ws://127.*`},
 		{"a module that is loaded first", linux,
 			unitask.Request{Env: map[string]string{"NODE_OPTIONS": "--require ./setup.cjs", "GREETING": "hello"},
-				Files: []unitask.Mount{{Host: setup, Guest: "/work/setup.cjs"}},
-				Code:  `console.log("code", require.cache[require.resolve("./setup.cjs")].loaded)`},
-			`setup /work hello\ncode true\n`,
-			``},
+				Files: []unitask.Mount{{Host: setup, Guest: "/work/setup.cjs"}}},
+			`setup /work hello\ncode true\n`, ``},
 
-		{"IPv6 on the loopback, and nowhere else", linux, unitask.Request{Code: `
-const net = require("net"), os = require("os");
-const s = net.createServer((c) => c.end("six")).listen(0, "::1", () => net.connect(s.address().port, "::1").on("data", (d) => {
-  console.log(String(d), Object.entries(os.networkInterfaces()).map(([n, a]) => n + " " + a.map((x) => x.family)).join());
-  s.close();
-  net.connect(80, "2001:db8::1").on("error", (e) => console.log(e.code));
-}));`}, `six lo IPv4,IPv6,eth0 IPv4\nE(NETUNREACH|ADDRNOTAVAIL)\n`, ``},
-		{"a file of the system", linux, unitask.Request{Code: `
-const fs = require("fs");
-console.log(/^ID=debian$/m.test(fs.readFileSync("/etc/os-release", "utf8")), fs.readFileSync("/etc/ssl/certs/ca-certificates.crt").length > 1e5);
-for (const f of ["/etc/passwd", "/etc/new", "/usr/bin/new", "/lib/new", "/unitask/lib/preload.js", "/new", "/unitask/x"]) try { fs.writeFileSync(f, "x"); console.log(f) } catch (e) { console.log(e.code) }`}, `true true\n(EACCES\n){7}`, ``},
+		{
+			name:    "IPv6 on the loopback, and nowhere else",
+			kernels: linux,
+			req:     unitask.Request{},
+			stdout:  `six lo IPv4,IPv6,eth0 IPv4\nE(NETUNREACH|ADDRNOTAVAIL)\n`,
+		},
+		{"a file of the system", linux, unitask.Request{}, `true true\n(EACCES\n){7}`, ``},
 	} {
+		c.req.Code = programs.Text(c.name + ".js")
 		for _, kernel := range kernels(t) {
 			if !slices.Contains(c.kernels, kernel) {
 				continue

@@ -10,25 +10,8 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/testarchive"
 )
-
-// seenTree prints everything that code can see of a folder, except times of folders.
-const seenTree = `
-const fs = require("fs"), path = require("path"), crypto = require("crypto");
-const all = [];
-(function walk(dir) {
-  for (const name of fs.readdirSync(dir).sort()) {
-    const p = path.join(dir, name), st = fs.lstatSync(p);
-    let what = st.isSymbolicLink() ? fs.readlinkSync(p) : "";
-    if (st.isFile()) what = st.mtimeMs + " " + crypto.createHash("sha256").update(fs.readFileSync(p)).digest("hex");
-    all.push([p, st.mode.toString(8), st.uid, st.isDirectory() ? "" : st.size, what].join(" "));
-    if (st.isDirectory()) walk(p);
-  }
-})("/in");
-const tried = [];
-for (const f of [() => fs.writeFileSync("/in/aes/aes.go", "x"), () => fs.writeFileSync("/in/new", "x"), () => fs.unlinkSync("/in/aes/aes.go")])
-  try { f(); tried.push("allowed"); } catch (e) { tried.push(e.code); }
-console.log(all.length, crypto.createHash("sha256").update(all.join("\n")).digest("hex"), tried.join());`
 
 // A folder that an earlier run also had is in the machine from the start. The code sees the same as when it was sent.
 func TestFoldersAreKept(t *testing.T) {
@@ -67,9 +50,10 @@ func keptFolder(t *testing.T, kernel image.Kernel, dir string) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
+	code := testarchive.Open(t, "testdata/folders.txtar").Text("tree.js")
 	var outputs []string
 	for range 2 {
-		res, err := rt.Run(t.Context(), unitask.Request{Code: seenTree, Kernel: kernel,
+		res, err := rt.Run(t.Context(), unitask.Request{Code: code, Kernel: kernel,
 			Dirs: []unitask.Mount{{Host: dir, Guest: "/in"}}},
 			unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
 		if err != nil || res.ExitCode != 0 {

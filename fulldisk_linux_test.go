@@ -273,7 +273,8 @@ func TestAttackFullDiskNetwork(t *testing.T) {
 	rt := openRuntime(t, unitask.Options{Home: smallStore(t, "size=2m")})
 	const times = 20
 	code := fmt.Sprintf(
-		"connect() { read -r x 2>/dev/null < /dev/tcp/127.0.0.1/%s; }; connect; yes 0123456789 | head -c 6000000; for i in {1..%d}; do connect; done", port, times)
+		"connect() { read -r x 2>/dev/null < /dev/tcp/127.0.0.1/%s; }; connect; yes 0123456789 | head -c 6000000; "+
+			"for i in {1..%d}; do connect; done", port, times)
 	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code, AllowTCP: []string{l.Addr().String()}},
 		unitask.IO{})
 	if !errors.Is(err, syscall.ENOSPC) {

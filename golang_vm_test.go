@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testarchive"
 )
 
 // Programs in Go that try to change the compilation of later ones, or use memory or the compiler's time without end.
@@ -25,6 +26,7 @@ func TestGoAttacked(t *testing.T) {
 	for i := range 60_000 {
 		fmt.Fprintf(&endless, "\tcase x == %d && x*%[1]d > %d:\n\t\tx += %[1]d\n\t\tprintln(x, \"%[1]d\")\n", i, i+1)
 	}
+	programs := testarchive.Open(t, "testdata/goimage.txtar")
 	for _, c := range []struct {
 		name, code string
 		outcome    unitask.Outcome
@@ -32,16 +34,13 @@ func TestGoAttacked(t *testing.T) {
 		stdout     string
 		timeout    time.Duration
 	}{
-		{"what the image brings", `import ("fmt"; "os"; "path/filepath")
-
-func main() {
-	links, _ := filepath.Glob("/home/user/.cache/go-build/*/*-d")
-	for _, name := range []string{"/usr/local/go/src/fmt/print.go", "/usr/local/go/go.env", "/usr/local/go/bin/go", links[0]} {
-		err := os.WriteFile(name, nil, 0o644)
-		_, into := os.Create(filepath.Dir(name) + "/new")
-		fmt.Println(err != nil, into != nil || name == links[0])
-	}
-}`, unitask.OutcomeExited, 0, strings.Repeat("true true\n", 4), time.Minute},
+		{
+			name:    "what the image brings",
+			code:    programs.Text("image.go"),
+			outcome: unitask.OutcomeExited,
+			stdout:  strings.Repeat("true true\n", 4),
+			timeout: time.Minute,
+		},
 		{"memory",
 			"func main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 16<<20)\n\t\tfor i := range b {\n" +
 				"\t\t\tb[i] = 1\n" +

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -22,20 +23,17 @@ func TestAttackTime(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
 	const head = `const fs = require("fs"), { spawn } = require("child_process"); console.log("up");` + "\n"
-	for _, c := range []struct{ name, code string }{
-		{"leaves children that ignore signals",
-			`for (let n = 0; n < 20; n++) spawn("sh", ["-c", "trap '' TERM INT HUP QUIT; while :; do :; done"], { detached: true, stdio: "ignore" }).unref(); for (;;);`},
-		{"forks without end",
-			`const f = () => spawn("sh", ["-c", "f() { f & f & wait; }; f"], { detached: true, stdio: "ignore" }).on("error", () => {}).on("exit", f); f(); f(); setInterval(() => {}, 1)`},
-		{"closes its streams", `for (let n = 0; n < 64; n++) try { fs.closeSync(n) } catch {} for (;;);`},
-		{"fills its disks",
-			`const b = Buffer.alloc(1 << 20); for (const d of ["/tmp", "/out", "/home/user", "/dev/shm"]) try { for (let n = 0; ; n++) fs.appendFileSync(d + "/f", b) } catch {} for (;;);`},
-		{"stops all that it can",
-			`for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGSTOP") } catch {} for (;;);`},
-		{"ends all that it can",
-			`for (;;) for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGKILL") } catch {}`},
+	programs := testarchive.Open(t, "testdata/attacktime.txtar")
+	for _, does := range []string{
+		"leaves children that ignore signals",
+		"forks without end",
+		"closes its streams",
+		"fills its disks",
+		"stops all that it can",
+		"ends all that it can",
 	} {
-		req := unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second, MemoryMB: 256}
+		req := unitask.Request{Code: head + programs.Text(does+".js"), Kernel: unitask.Linux, Timeout: time.Second,
+			MemoryMB: 256}
 		begin := time.Now()
 		res, err := rt.Run(t.Context(), req, unitask.IO{})
 		for try := 1; try < 4 && err == nil && len(res.Stdout) == 0; try++ { // its time limit was over before the code began
@@ -52,7 +50,7 @@ func TestAttackTime(t *testing.T) {
 		if err == nil && !bytes.HasPrefix(res.Stdout, []byte("up")) {
 			got += " before it began"
 		}
-		attack.Check(t, "code with one second that "+c.name, "timeout", got)
+		attack.Check(t, "code with one second that "+does, "timeout", got)
 	}
 }
 
@@ -131,15 +129,9 @@ func TestAttackLeftInMachine(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
 	const mark = "left-behind-8d1f"
-	leave := `const fs = require("fs"), { spawn } = require("child_process");
-for (const d of ["/tmp", "/out", "/home/user", "/dev/shm", "/work", process.cwd()]) try { fs.writeFileSync(d + "/MARK", "MARK") } catch {}
-spawn("sh", ["-c", "while :; do sleep 1; done", "MARK"], { detached: true, stdio: "ignore" }).unref();
-globalThis["MARK"] = Buffer.alloc(64 << 20, "MARK"); console.log(crypto.randomUUID(), Math.random(), process.hrtime.bigint() > 0n);`
-	look := `const fs = require("fs"), found = [];
-for (const d of ["/tmp", "/out", "/home/user", "/dev/shm", "/work", process.cwd()]) try { found.push(...fs.readdirSync(d).filter((n) => n.includes("MA" + "RK")).map((n) => d + "/" + n)) } catch {}
-for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { if (fs.readFileSync("/proc/" + p + "/cmdline", "utf8").includes("MA" + "RK")) found.push("process " + p) } catch {}
-if (Object.keys(globalThis).some((n) => n.includes("left"))) found.push("a global");
-console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(", ") || "nothing");`
+	programs := testarchive.Open(t, "testdata/leftinmachine.txtar")
+	leave := programs.Text("leave.js")
+	look := programs.Text("look.js")
 	class := unitask.MachineClass{Kernel: unitask.Linux}
 	if _, err := rt.MakeTemplate(t.Context(), class); err != nil && machine.CanClone {
 		t.Fatal(err)
@@ -197,7 +189,9 @@ func TestAttackSecretTraces(t *testing.T) {
 		}
 		return len(p), nil
 	})}
-	code := `console.log("up", process.env.KEY.length); require("fs").writeFileSync("/out/" + process.env.KEY, "x" + process.env.KEY); console.error(process.env.KEY); throw new Error(process.env.KEY)`
+	code := `console.log("up", process.env.KEY.length); ` +
+		`require("fs").writeFileSync("/out/" + process.env.KEY, "x" + process.env.KEY); console.error(process.env.KEY); ` +
+		`throw new Error(process.env.KEY)`
 	res, err := rt.Run(t.Context(), unitask.Request{Code: code, Secrets: map[string]string{"KEY": value}}, streams)
 	if err != nil || !began {
 		t.Fatalf("%+v %v", res, err)

@@ -43,7 +43,8 @@ func needErofs(t *testing.T) {
 	t.Helper()
 	if found, _ := filepath.Glob(filepath.Join(baseHome, "vendor", string(image.HostArch()), "linux", "modules",
 		"erofs.ko*")); len(found) == 0 {
-		t.Skip("the linux part was fetched before its erofs driver was wanted, or its package has none: remove vendor/*/linux of the home, and `unitask image vendor` fetches it again")
+		t.Skip("the linux part was fetched before its erofs driver was wanted, or its package has none: " +
+			"remove vendor/*/linux of the home, and `unitask image vendor` fetches it again")
 	}
 }
 

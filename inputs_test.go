@@ -233,7 +233,8 @@ func makeNamedPaths(t *testing.T) string {
 		"trees/two/b -> ../../secret/key", "trees/dirlink/d -> ../../secret", "trees/self/x -> .",
 		"trees/ignored/keep", "trees/ignored/node_modules/m/index.js", "trees/ignored/sub/x.log", "trees/ignored/sub/y.txt",
 		"trees/ignored/bad -> /etc/passwd", "trees/big/f")
-	for name, text := range map[string]string{"trees/ignored/.unitaskignore": "# what stays out\nnode_modules/\n*.log\n/bad\n",
+	for name, text := range map[string]string{"trees/ignored/.unitaskignore": "# what stays out\nnode_modules/\n*.log\n" +
+		"/bad\n",
 		"trees/ignored/sub/.unitaskignore": "!x.log\n"} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)

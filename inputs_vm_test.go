@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -24,23 +25,7 @@ func TestInputs(t *testing.T) {
 		os.Chtimes(dir+"/proj/data/sales.csv", time.Time{}, time.Unix(1_500_000_000, 0))); err != nil {
 		t.Fatal(err)
 	}
-	const code = `
-const fs = require("fs"), path = require("path");
-const show = (name, f) => { try { console.log(name, f()); } catch (e) { console.log(name, e.code); } };
-show("relative", () => fs.readFileSync("data/sales.csv", "utf8"));
-show("absolute", () => fs.readFileSync(path.resolve("data/latest"), "utf8") + " " + fs.readlinkSync("data/latest"));
-show("elsewhere", () => fs.readFileSync("/elsewhere/file", "utf8"));
-show("list", () => fs.readdirSync(".").sort().join());
-show("time", () => fs.statSync("data/sales.csv").mtimeMs / 1000);
-for (const f of ["data/sales.csv", "data/new", "new", "/elsewhere/file", "empty/x"]) show("write " + f, () => fs.writeFileSync(f, "x"));
-show("append", () => fs.appendFileSync("data/sales.csv", "x"));
-show("unlink", () => fs.unlinkSync("data/sales.csv"));
-show("rename", () => fs.renameSync("data/sales.csv", "data/y"));
-show("mkdir", () => fs.mkdirSync("data/d"));
-show("truncate", () => fs.truncateSync("data/sales.csv"));
-show("tmp", () => fs.writeFileSync("/tmp/x", "x"));
-show("require", () => require("./src/main.js"));
-`
+	code := testarchive.Open(t, "testdata/inputs.txtar").File("folder.js")
 	if err := os.WriteFile(dir+"/proj/src/main.js", []byte("module.exports = 'a module'"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -104,9 +89,8 @@ func refuseInputs(t *testing.T) {
 			t.Skip("this host's file system has none")
 		}
 		odd := tree(t, "\xff\xfe", "d\x80/f", "link -> \xff\xfe")
-		req := unitask.Request{Dirs: []unitask.Mount{{Host: odd, Guest: "/w"}}, Code: `
-const fs = require("fs");
-console.log(fs.readdirSync("/w", "latin1").sort().join(), fs.readFileSync(Buffer.from([47, 119, 47, 0xff, 0xfe]), "latin1"), fs.readFileSync("/w/link", "latin1"))`}
+		code := testarchive.Open(t, "testdata/inputnames.txtar").Text("names.js")
+		req := unitask.Request{Dirs: []unitask.Mount{{Host: odd, Guest: "/w"}}, Code: code}
 		res, err := unitask.Run(t.Context(), req, unitask.Options{Home: newHome(t)})
 		if err != nil || res.Kernel != image.Linux ||
 			string(res.Stdout) != "d\u0080,link,\u00ff\u00fe content of \u00ff\u00fe content of \u00ff\u00fe\n" {

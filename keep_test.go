@@ -21,8 +21,11 @@ import (
 
 // panics is code that makes a kernel panic after it has connected to PORT.
 var panics = map[image.Kernel]string{
-	image.Linux: `require("net").connect(PORT, "127.0.0.1", () => { console.log("up"); const all = []; for (;;) all.push(Buffer.alloc(64 << 20, 1)) }).on("error", () => {})`,
-	image.Nanos: `require("net").connect(PORT, "127.0.0.1", () => { console.log("up"); setImmediate(() => process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")) }).on("error", () => {})`,
+	image.Linux: `require("net").connect(PORT, "127.0.0.1", () => { console.log("up"); const all = []; ` +
+		`for (;;) all.push(Buffer.alloc(64 << 20, 1)) }).on("error", () => {})`,
+	image.Nanos: `require("net").connect(PORT, "127.0.0.1", () => { console.log("up"); ` +
+		`setImmediate(() => process.dlopen({ exports: ` +
+		`{} }, "/tmp/" + "a/".repeat(1500) + "x.node")) }).on("error", () => {})`,
 }
 
 // A machine whose kernel panics is stopped and waits for a debugger until it is released, its time is over or the run

@@ -91,7 +91,8 @@ func TestCeilingMistyped(t *testing.T) {
 	}
 	defer rt.Close()
 	for text, says := range map[string]string{
-		`images = ["node", "pyton"]`:                         `/x/.unitask.toml:1: images "pyton": is no image here: there are node, python, data, shell, go`,
+		`images = ["node", "pyton"]`: `/x/.unitask.toml:1: images "pyton": is no image here: ` +
+			`there are node, python, data, shell, go`,
 		"debug = false\nimages = [\"sh\", \"shel\"]":         `/x/.unitask.toml:2: images "shel": is no image here`,
 		`images = ["pyton"]`:                                 "did you mean python?",
 		`images = ["words", "reports"]`:                      `images "words": is no image here`, // so nothing could run

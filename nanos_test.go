@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testwait"
 )
 
@@ -25,7 +26,8 @@ func needNanos(t *testing.T, arch image.Arch) {
 	}
 	defer rt.Close()
 	if _, err := rt.Images().Parts().Get(arch, "nanos"); err != nil {
-		t.Skipf("no Nanos kernel for %s in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR", arch)
+		t.Skipf("no Nanos kernel for %s in the vendor store: it is in no package; "+
+			"unitask image vendor --nanos, or --from DIR", arch)
 	}
 }
 
@@ -33,46 +35,44 @@ func needNanos(t *testing.T, arch image.Arch) {
 func TestNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
-	for name, c := range map[string]struct{ code, want string }{
-		"processors":  {`console.log(require("os").cpus().length)`, "1"},
-		"memory":      {`console.log(process.memoryUsage().rss > 1e6, require("v8").getHeapStatistics().heap_size_limit >> 20)`, "true 344"},
-		"interfaces":  {`console.log(Object.keys(require("os").networkInterfaces()))`, "[ 'en1', 'lo0' ]"},
-		"parent":      {`console.log(process.ppid)`, "1"},
-		"environment": {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'LANG', 'PATH' ]"},
-		"name": {`const os = require("os"); console.log(os.type(), os.hostname(), os.userInfo().username)`,
-			"Nanos unitask root"},
-		"child, sync":   {`console.log(require("child_process").spawnSync("ls").error.code)`, "ENOSYS"},
-		"child, async":  {`try { require("child_process").spawn("ls") } catch (e) { console.log(e.code) }`, "ENOSYS"},
-		"localhost":     {`require("dns").lookup("localhost", { family: 4 }, (e, a) => console.log(e, a))`, "null 127.0.0.1"},
-		"refused":       {`require("net").connect(9, "127.0.0.1").on("error", (e) => console.log(e.code))`, "ECONNREFUSED"},
-		"clock":         {`console.log(Math.abs(Date.now() - NOW) < 60000)`, "true"},
-		"writable":      {`const fs = require("fs"); for (const p of ["/tmp/x", "y", "/out/z", "/home/user/w"]) fs.writeFileSync(p, "1"); console.log("all")`, "all"},
-		"read-only":     {`const fs = require("fs"); for (const p of ["/etc/passwd", "/usr/bin/node", "/unitask/lib/preload.js", "/new"]) try { fs.writeFileSync(p, "1"); console.log(p) } catch (e) { console.log(e.code) }`, "EACCES\nEACCES\nEACCES\nEACCES"},
-		"one user":      {`const t = (f) => { try { return f() ?? "done" } catch (e) { return e.code } }; console.log(t(() => process.setuid(0)), t(() => process.setuid(1000)), t(() => process.setgid(5)), t(() => process.setgroups([1])), t(() => process.initgroups("root", 0)), process.getuid(), process.getgroups())`, "done EPERM EPERM EPERM done 0 [ 0 ]"},
-		"owners":        {`const fs = require("fs"); fs.writeFileSync("f", ""); fs.chownSync("f", 7, 8); const { uid, gid } = fs.statSync("f"); console.log(uid, gid)`, "7 8"},
-		"not its own":   {`const fs = require("fs"); const t = (f) => { try { return f() } catch (e) { return e.code } }; console.log(t(() => fs.chmodSync("/etc/passwd", 0o600)), t(() => fs.chownSync("/usr/bin/node", 1, 1)), t(() => fs.utimesSync("/etc/passwd", 1, 1)))`, "EPERM EPERM EPERM"},
-		"priority":      {`const os = require("os"); os.setPriority(5); console.log(os.getPriority())`, "5"},
-		"long datagram": {`const s = require("dgram").createSocket("udp4"); s.send(Buffer.alloc(65462), 9, "127.0.0.1", (e) => { console.log(e.code); s.close() })`, "EMSGSIZE"},
-		"no terminal":   {`try { require("fs").openSync("/dev/tty", "r") } catch (e) { console.log(e.code) }`, "ENXIO"},
+	programs := testarchive.Open(t, "testdata/nanos.txtar")
+	for name, want := range map[string]string{
+		"processors":    "1",
+		"memory":        "true 344",
+		"interfaces":    "[ 'en1', 'lo0' ]",
+		"parent":        "1",
+		"environment":   "[ 'HOME', 'LANG', 'PATH' ]",
+		"name":          "Nanos unitask root",
+		"child, sync":   "ENOSYS",
+		"child, async":  "ENOSYS",
+		"localhost":     "null 127.0.0.1",
+		"refused":       "ECONNREFUSED",
+		"clock":         "true",
+		"writable":      "all",
+		"read-only":     "EACCES\nEACCES\nEACCES\nEACCES",
+		"one user":      "done EPERM EPERM EPERM done 0 [ 0 ]",
+		"owners":        "7 8",
+		"not its own":   "EPERM EPERM EPERM",
+		"priority":      "5",
+		"long datagram": "EMSGSIZE",
+		"no terminal":   "ENXIO",
 		// A stream whose other end is in another thread: the kernel does not report new room or its end.
-		"streams between threads": {`const { Worker } = require("worker_threads"), net = require("net");
-			const w = new Worker(` + "`" + `const net = require("net"); const s = net.createServer((c) => { let n = 0; c.on("data", (d) => n += d.length); c.on("end", () => { c.end("x".repeat(n)); s.close() }) }); s.listen(0, () => require("worker_threads").parentPort.postMessage(s.address().port))` + "`" + `, { eval: true });
-			w.on("message", (port) => { const c = net.connect(port); let n = 0; c.on("data", (d) => n += d.length); c.on("close", () => console.log(n)); c.end(Buffer.alloc(3 << 20)) })`, "3145728"},
-		"own SIGTERM":                      {`process.on("SIGTERM", () => { console.log("caught"); process.exit(3) }); process.kill(process.pid, "SIGTERM"); setTimeout(() => {}, 5000)`, "caught"},
-		"a worker says nothing of its own": {`const { Worker } = require("worker_threads"); new Worker("console.log(1)", { eval: true })`, "1"},
+		"streams between threads":          "3145728",
+		"own SIGTERM":                      "caught",
+		"a worker says nothing of its own": "1",
 		// QEMU has the disk read-only, so the kernel's log flushes fail. Written data must still be there after several
 		// flushes.
-		"scratch survives": {`const fs = require("fs"), c = require("crypto"); const d = c.randomBytes(40e6); fs.writeFileSync("/tmp/big", d);
-			setTimeout(() => console.log(fs.readFileSync("/tmp/big").equals(d)), 4000)`, "true"},
+		"scratch survives": "true",
 	} {
+		code := programs.Text(name + ".js")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			slot(t)
-			code := strings.ReplaceAll(c.code, "NOW", "Date.parse('"+time.Now().UTC().Format(time.RFC3339)+"')")
+			code := strings.ReplaceAll(code, "NOW", "Date.parse('"+time.Now().UTC().Format(time.RFC3339)+"')")
 			res, err := unitask.Run(t.Context(), unitask.Request{Code: code, Kernel: image.Nanos, Timeout: 30 * time.Second},
 				unitask.Options{Home: home})
-			if err != nil || string(res.Stdout) != c.want+"\n" || len(res.Stderr) > 0 {
-				t.Errorf("%v\nstdout %q, want %q\nstderr %q", err, res.Stdout, c.want, res.Stderr)
+			if err != nil || string(res.Stdout) != want+"\n" || len(res.Stderr) > 0 {
+				t.Errorf("%v\nstdout %q, want %q\nstderr %q", err, res.Stdout, want, res.Stderr)
 			}
 		})
 	}
@@ -132,7 +132,9 @@ func TestManySmallFiles(t *testing.T) {
 				needVM(t)
 			}
 			req := unitask.Request{Kernel: kernel, MemoryMB: c.memory - 1, Dirs: []unitask.Mount{{Host: dir, Guest: "/many"}},
-				Code: `const fs = require("fs"); let n = 0; for (const d of fs.readdirSync("/many")) for (const f of fs.readdirSync("/many/" + d)) n += fs.readFileSync("/many/" + d + "/" + f).length; console.log(n)`}
+				Code: `const fs = require("fs"); let n = 0; ` +
+					`for (const d of fs.readdirSync("/many")) for (const f of fs.readdirSync("/many/" + d)) n += ` +
+					`fs.readFileSync("/many/" + d + "/" + f).length; console.log(n)`}
 			if _, _, err := unitask.Resolve(req, nil); err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}

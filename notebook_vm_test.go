@@ -112,7 +112,8 @@ func TestQuery(t *testing.T) {
 	needVM(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
 	dir := t.TempDir()
-	script := "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.executescript(\"create table t (name text, n); insert into t values ('日本', 22), ('a;b', null)\")"
+	script := "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); " +
+		"db.executescript(\"create table t (name text, n); insert into t values ('日本', 22), ('a;b', null)\")"
 	if out, err := exec.Command("python3", "-c", script, filepath.Join(dir, "shop.db")).CombinedOutput(); err != nil {
 		t.Skipf("python3 of the host makes no database: %v %s", err, out)
 	}
@@ -127,7 +128,11 @@ func TestQuery(t *testing.T) {
 			false},
 		{"select 1;\n\nselect nope", "1\n-\n1\n(1 row)\n", "query.sql:3: no such column: nope", false},
 		{"delete from t", "", "query.sql:1: attempt to write a readonly database", false},
-		{".open /tmp/x.db\ncreate table u (a); insert into u values (1); create trigger r after insert on u begin select 1; select 2; end;\nselect a from u", "a\n-\n1\n(1 row)\n", "", false},
+		{
+			code: ".open /tmp/x.db\ncreate table u (a); insert into u values (1); " +
+				"create trigger r after insert on u begin select 1; select 2; end;\nselect a from u",
+			stdout: "a\n-\n1\n(1 row)\n",
+		},
 		{"select 'a", "", "is not whole", true},
 		{"select 1", "", "", true},
 	} {

@@ -44,7 +44,7 @@ func TestOlderPython(t *testing.T) {
 		"print(*[m.__version__.rpartition('.')[0] for m in (numpy, pandas, scipy)])\nplt.plot([1])\nplt.show()"},
 		"(3, 11) 1.24 1.5 1.10\n")
 	runs(unitask.Request{Image: "python@3.11", Code: fmt.Sprintf(
-		"import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", usual)},
+		"import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", usual(t))},
 		"done\n")
 
 	describe(t, filepath.Join(home, "environments"), "old", "from = 'python@3.11'\npip = ['good']\nwarm = ['good']\n")

@@ -38,7 +38,8 @@ func TestOwnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	code := "const fs = require('node:fs'); let no; try { fs.writeFileSync('/opt/words/new', '') } catch (e) { no = e.code }\n" +
+	code := "const fs = require('node:fs'); let no; " +
+		"try { fs.writeFileSync('/opt/words/new', '') } catch (e) { no = e.code }\n" +
 		"console.log(fs.readFileSync('/opt/words/a.txt', 'utf8'), process.env.WHO, no)"
 	run := func(image string, change func(*unitask.Request)) (string, int, error) {
 		req := unitask.Request{Code: code, Image: image}
@@ -261,9 +262,12 @@ func TestOwnImageRefused(t *testing.T) {
 	// A lock file from a repository is data: no part of it becomes an option of the tool.
 	for text, says := range map[string]string{
 		`{"schema":9}`: "has schema 9", `{`: "without the file versions are chosen anew", `[]`: "cannot unmarshal",
-		`{"schema":1,"builds":[{"packages":[{"name":"x\n--index-url=http://h/","version":"1"}]}]}`:                      "has a package",
-		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab\n--index-url=http://h/"}]}]}`: "has a package",
-		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab --index-url=http://h/"}]}]}`:  "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x\n--index-url=http://h/",` +
+			`"version":"1"}]}]}`: "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1",` +
+			`"digest":"sha256-ab\n--index-url=http://h/"}]}]}`: "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1",` +
+			`"digest":"sha256-ab --index-url=http://h/"}]}]}`: "has a package",
 		`{"schema":1,"builds":[{"packages":[` + strings.Repeat(`{"name":"x","version":"1"},`, 5000) +
 			`{"name":"x"}]}]}`: "has 5001 packages",
 	} {
@@ -283,6 +287,14 @@ func manyTops(n int) string {
 		b.WriteString("'/top" + strings.Repeat("x", i) + "/f' = 'f',")
 	}
 	return strings.TrimSuffix(b.String(), ",")
+}
+
+// failsToBuild checks that an image can't be built, and that the error says why.
+func failsToBuild(ctx context.Context, t *testing.T, rt *unitask.Runtime, file, says string) {
+	t.Helper()
+	if _, _, err := rt.BuildImage(ctx, file, ""); err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("build %s: got %v, want an error with %q", filepath.Base(file), err, says)
+	}
 }
 
 // Packages of an image are installed in a machine as the lock file says. Another home gets the same packages from it.
@@ -313,14 +325,10 @@ func TestOwnImagePackages(t *testing.T) {
 		}
 	}
 	missing := describe(t, dir, "missing", "from = 'python'\npip = ['nosuch']\n")
-	if _, _, err := rt.BuildImage(t.Context(), missing, ""); err == nil || !strings.Contains(err.Error(), "No matching distribution found for nosuch") {
-		t.Errorf("no such package: %v", err)
-	}
+	failsToBuild(t.Context(), t, rt, missing, "No matching distribution found for nosuch")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	if _, _, err := rt.BuildImage(ctx, file, ""); err == nil || !strings.Contains(err.Error(), "cancelled") {
-		t.Errorf("cancelled: %v", err)
-	}
+	failsToBuild(ctx, t, rt, file, "cancelled")
 	clean(0)
 	var wait sync.WaitGroup
 	digests := make([]string, 2)
@@ -352,18 +360,14 @@ func TestOwnImagePackages(t *testing.T) {
 	// A registry with other contents for that version is refused, and the built image stays.
 	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'evil'\n"))
 	rt, home = open()
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "HASHES") {
-		t.Errorf("a registry that lies: %v", err)
-	}
+	failsToBuild(t.Context(), t, rt, file, "HASHES")
 	clean(0)
 	// Without the lock, the newest version is taken. A module that can't be preloaded is reported.
 	if err := os.Remove(filepath.Join(dir, "report.lock.json")); err != nil {
 		t.Fatal(err)
 	}
 	describe(t, dir, "report", "from = 'python'\npip = ['good>=2']\nwarm = ['bad']\n")
-	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "ModuleNotFoundError: No module named 'bad'") {
-		t.Errorf("warm: %v", err)
-	}
+	failsToBuild(t.Context(), t, rt, file, "ModuleNotFoundError: No module named 'bad'")
 	clean(0)
 }
 
@@ -394,7 +398,8 @@ func TestOwnImageNpm(t *testing.T) {
 	box := func(text string) []byte {
 		return tgz(t,
 			[2]string{"package/package.json",
-				`{"name": "box", "version": "1.0.0", "scripts": {"postinstall": "echo module.exports=require\\(\\'os\\'\\).platform\\(\\) > made.js"}}`},
+				`{"name": "box", "version": "1.0.0", "scripts": {"postinstall": ` +
+					`"echo module.exports=require\\(\\'os\\'\\).platform\\(\\) > made.js"}}`},
 			[2]string{"package/index.js", text})
 	}
 	r.put("box-1.0.0.tgz", box("exports.name = 'box'; exports.made = require('./made.js')\n"))

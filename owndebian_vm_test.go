@@ -185,9 +185,26 @@ func greets(t *testing.T, a *archive, version string) {
 		" $(cat /usr/lib/greet/link) $(cat /opt/greet/data)\n")
 	program.Mode = 0o755
 	postinst := "#!/bin/sh\nset -e\necho " + version +
-		" configured > /etc/greeted\nupdate-alternatives --install /usr/bin/hello hello /usr/bin/greet 10 \\\n  --slave /usr/bin/hi hi /usr/bin/greet\nupdate-alternatives --install /usr/bin/evil evil /etc/../evil 1 || true\n"
+		" configured > /etc/greeted\nupdate-alternatives --install /usr/bin/hello hello /usr/bin/greet 10 \\\n" +
+		"  --slave /usr/bin/hi hi /usr/bin/greet\nupdate-alternatives --install /usr/bin/evil evil /etc/../evil 1 || true\n"
 	a.put(t, "greet", version, "Depends: libgreet (>= 1), libc6 (>= 2.30), debconf (>= 0.5) | debconf-2.0, adduser\n",
 		postinst, program, debFile("./opt/greet/data", "data"), debFile("./usr/share/doc/greet/copyright", "MIT"))
+}
+
+// badDebian are packages that can't be installed, and why.
+var badDebian = map[string]string{
+	"nosuch":       "Unable to locate package nosuch",
+	"greet=9":      "Version '9' for 'greet' was not found",
+	"needs":        "needs : Depends: nosuchlib but it is not installable",
+	"newc":         "newc : Depends: libc6 (>= 99)",
+	"twice":        "usr/lib/greet/words: file exists",
+	"leaves":       "leads out of the archive",
+	"through":      "escapes",
+	"device":       "neither a file, a folder nor a link",
+	"bomb":         "more than 50000 files",
+	"cut":          "unexpected EOF",
+	"dpkg=1":       "dpkg",
+	"greet bash=1": "Version '1' for 'bash' was not found",
 }
 
 // Debian packages over a bundled image: apt resolves them, they are unpacked, and the lock gives the same result again.
@@ -195,7 +212,8 @@ func TestOwnDebian(t *testing.T) {
 	needVM(t)
 	a := newArchive(t)
 	greets(t, a, "1.0")
-	a.put(t, "libgreet", "1:1.5+b1", "", "", debFile("./usr/lib/greet/words", "words"), debLink("./usr/lib/greet/link", "words"))
+	a.put(t, "libgreet", "1:1.5+b1", "", "", debFile("./usr/lib/greet/words", "words"),
+		debLink("./usr/lib/greet/link", "words"))
 	many := []*tar.Header{}
 	for i := range 100 {
 		many = append(many, debFile(fmt.Sprintf("./usr/share/many/%d", i), "x"))
@@ -204,7 +222,8 @@ func TestOwnDebian(t *testing.T) {
 	home := newHome(t)
 	var told []string
 	open := func(home string) *unitask.Runtime {
-		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) { told = append(told, e.Message) }})
+		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(),
+			Events: func(e unitask.Event) { told = append(told, e.Message) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,17 +242,20 @@ func TestOwnDebian(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all := strings.Join(told, "\n"); !strings.Contains(all, "bash is in the image already") || !strings.Contains(all, "without their installation scripts: greet") {
+	if all := strings.Join(told, "\n"); !strings.Contains(all, "bash is in the image already") ||
+		!strings.Contains(all, "without their installation scripts: greet") {
 		t.Errorf("told %s", all)
 	}
 	names := []string{}
 	for _, d := range own.Debian {
 		names = append(names, d.Name+" "+d.Version)
 	}
-	if !slices.Equal(names, []string{"greet 1.0", "libgreet 1:1.5+b1", "many 1"}) || !slices.Contains(own.Folders, "/opt") {
+	if !slices.Equal(names, []string{"greet 1.0", "libgreet 1:1.5+b1", "many 1"}) ||
+		!slices.Contains(own.Folders, "/opt") {
 		t.Errorf("%v, folders %v", names, own.Folders)
 	}
-	code := "hello; hi; cat /opt/mine /usr/share/many/7; ls /etc/greeted /usr/share/doc/greet /usr/bin/evil /evil 2>&1 | wc -l; jq -n 1"
+	code := "hello; hi; cat /opt/mine /usr/share/many/7; " +
+		"ls /etc/greeted /usr/share/doc/greet /usr/bin/evil /evil 2>&1 | wc -l; jq -n 1"
 	res, err := rt.Run(t.Context(), unitask.Request{Image: "greeter", Code: code}, unitask.IO{})
 	if err != nil || string(res.Stdout) != "greet 1.0 words data\ngreet 1.0 words data\nminex4\n1\n" {
 		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
@@ -253,12 +275,8 @@ func TestOwnDebian(t *testing.T) {
 	home = newHome(t)
 	rt = open(home)
 	putBadPackages(t, a, many)
-	for spec, says := range map[string]string{
-		"nosuch": "Unable to locate package nosuch", "greet=9": "Version '9' for 'greet' was not found", "needs": "needs : Depends: nosuchlib but it is not installable",
-		"newc": "newc : Depends: libc6 (>= 99)", "twice": "usr/lib/greet/words: file exists", "leaves": "leads out of the archive", "through": "escapes",
-		"device": "neither a file, a folder nor a link", "bomb": "more than 50000 files", "cut": "unexpected EOF",
-		"dpkg=1": "dpkg", "greet bash=1": "Version '1' for 'bash' was not found",
-	} {
+	for spec, says := range badDebian {
+
 		list := "'" + strings.ReplaceAll(spec, " ", "','") + "'"
 		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "bad", "from = 'shell'\ndebian = ["+list+"]\n"), "")
 		var field *policy.FieldError

@@ -17,6 +17,16 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
+// isSorted checks that a layer's archive is sorted by name and not by creation, because pip and npm create files in a
+// different order each time.
+func isSorted(t *testing.T, layer string) {
+	t.Helper()
+	names := strings.Join(layerNames(t, layer, "many/"), " ")
+	if names != "many/.c many/B many/a many/b many/m many/y many/z" {
+		t.Errorf("in the archive: %q", names)
+	}
+}
+
 // A custom image over a container image: files, variables and changes by steps.
 func TestOwnLayers(t *testing.T) {
 	if !long() {
@@ -25,6 +35,7 @@ func TestOwnLayers(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
 	var told []string
+	ran := func() bool { return strings.Contains(strings.Join(told, " "), "running 2 steps") }
 	onStep := func() {}
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) {
 		told = append(told, e.Message)
@@ -36,7 +47,8 @@ func TestOwnLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	config := map[string]any{"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Env": []string{"PATH=/bin", "A=base"}}
+	config := map[string]any{"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"},
+		"Env": []string{"PATH=/bin", "A=base"}}
 	base, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", config), "", "")
 	if err != nil {
 		t.Fatal(err)
@@ -46,18 +58,16 @@ func TestOwnLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := unitask.Request{Image: "tool", Language: "shell", Code: `cat /srv/x/copy /srv/x/id /srv/x/b; id -u; echo $A $B; ls /secret /home; cat /etc/link /etc/hard; stat -c '%a %u %h' /etc/made; cat /deep/*/*; cat /opt/words/a.txt; ls /tmp /run`}
+	req := unitask.Request{Image: "tool", Language: "shell",
+		Code: `cat /srv/x/copy /srv/x/id /srv/x/b; id -u; echo $A $B; ls /secret /home; cat /etc/link /etc/hard; ` +
+			`stat -c '%a %u %h' /etc/made; cat /deep/*/*; cat /opt/words/a.txt; ls /tmp /run`}
 	want := "one\n0\nof env\n1234\nbase of env\n/home:\nnew\n"
 	res, err := rt.Run(t.Context(), req, unitask.IO{})
-	if err != nil || !strings.HasPrefix(string(res.Stdout), want) || !strings.Contains(string(res.Stdout), "4750 0 2\nx\n") || res.MemoryMB != 200 {
+	if err != nil || !strings.HasPrefix(string(res.Stdout), want) ||
+		!strings.Contains(string(res.Stdout), "4750 0 2\nx\n") || res.MemoryMB != 200 {
 		t.Errorf("%v %d %q %q", err, res.MemoryMB, res.Stdout, res.Stderr)
 	}
-
-	// The layer's archive is sorted by name and not by creation, because pip and npm create files in a different order
-	// each time.
-	if names := layerNames(t, filepath.Join(home, "layers", strings.TrimPrefix(first.Layers[1], "sha256:")+".tar.zst"), "many/"); strings.Join(names, " ") != "many/.c many/B many/a many/b many/m many/y many/z" {
-		t.Errorf("in the archive: %q", names)
-	}
+	isSorted(t, filepath.Join(home, "layers", strings.TrimPrefix(first.Layers[1], "sha256:")+".tar.zst"))
 
 	// The lock gives the same result, from the existing layer.
 	told = nil
@@ -67,23 +77,25 @@ func TestOwnLayers(t *testing.T) {
 	}
 	second, _, err := rt.BuildImage(t.Context(), file, "")
 	after, _ := os.ReadFile(filepath.Join(dir, "tool.lock.json"))
-	if err != nil || second.Digest != first.Digest || string(after) != string(lock) || strings.Contains(strings.Join(told, " "), "running 2 steps") {
+	if err != nil || second.Digest != first.Digest || string(after) != string(lock) || ran() {
 		t.Errorf("%v, %s and %s, told %q", err, first.Digest, second.Digest, told)
 	}
 	// Another variable needs another build of the steps, which see it.
 	told = nil
 	describe(t, dir, "tool-base", "from = 'test/box:1'\n[files]\n'/opt/words' = 'words'\n[env]\nB = 'another'\n")
-	if first, _, err = rt.BuildImage(t.Context(), file, ""); err != nil || !strings.Contains(strings.Join(told, " "), "running 2 steps") {
+	if first, _, err = rt.BuildImage(t.Context(), file, ""); err != nil || !ran() {
 		t.Fatalf("%v, told %q", err, told)
 	}
-	if res, err := rt.Run(t.Context(), unitask.Request{Image: "tool", Language: "shell", Code: "cat /srv/x/b; echo $B"}, unitask.IO{}); err != nil || string(res.Stdout) != "another\nanother\n" {
+	req.Code = "cat /srv/x/b; echo $B"
+	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != "another\nanother\n" {
 		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
 	}
 	ceiling, err := policy.ParseCeiling("test.toml", []byte(`images = ["node"]`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "images") {
+	if _, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{}); err == nil ||
+		!strings.Contains(err.Error(), "images") {
 		t.Errorf("it is not allowed: %v", err)
 	}
 
@@ -93,9 +105,7 @@ func TestOwnLayers(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	defer stop()
 	onStep = stop
-	if _, _, err := rt.BuildImage(stopped, file, ""); err == nil || !strings.Contains(err.Error(), "cancelled") {
-		t.Errorf("a step without an end: %v", err)
-	}
+	failsToBuild(stopped, t, rt, file, "cancelled") // a step without an end
 	removeLayers(t, rt, home, first)
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -165,29 +166,7 @@ func tgz(t *testing.T, files ...[2]string) []byte {
 // evil is a package whose installation runs its own program. The program tries to leave its machine, and records the
 // result in the module that it installs.
 func evil(t *testing.T) []byte {
-	backend := `
-import os, socket, zipfile
-def attempt(what):
-    try:
-        what()
-        return 'done'
-    except OSError as e:
-        return type(e).__name__
-def connect():
-    socket.create_connection(('198.51.100.7', 80), timeout=20)
-def build_wheel(folder, settings=None, metadata=None):
-    result = [attempt(connect), attempt(lambda: socket.getaddrinfo('evil.example', 80)), attempt(lambda: open('/etc/passwd', 'a')),
-              attempt(lambda: open('/tool/pip.whl', 'a')), str(os.getuid())]
-    os.symlink('/etc/passwd', '/out/evil')
-    name = 'evil-1.0-py3-none-any.whl'
-    info = 'evil-1.0.dist-info/'
-    with zipfile.ZipFile(os.path.join(folder, name), 'w') as z:
-        z.writestr('evil/__init__.py', 'import good\nRESULT = %r\n' % ' '.join(result))
-        z.writestr(info + 'METADATA', 'Metadata-Version: 2.1\nName: evil\nVersion: 1.0\nRequires-Dist: good\n')
-        z.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-        z.writestr(info + 'RECORD', '')
-    return name
-`
+	backend := testarchive.Open(t, "testdata/evilpackage.txtar").File("backend.py")
 	return tgz(t, [2]string{"evil-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n"},
 		[2]string{"evil-1.0/pyproject.toml",
 			"[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"},
@@ -210,8 +189,10 @@ func TestPackages(t *testing.T) {
 	}
 	defer rt.Close()
 	req := unitask.Request{Language: "python", Packages: []string{"pip:Evil==1.0"},
-		Code: "import evil, sys\nprint(evil.RESULT, evil.__file__, flush=True)\nimport subprocess\nsubprocess.run([sys.executable, '-c', 'import good; print(good.NAME)'])"}
-	want := "ConnectionRefusedError gaierror PermissionError PermissionError 1000 /usr/local/lib/python3.13/dist-packages/evil/__init__.py\ngood\n"
+		Code: "import evil, sys\nprint(evil.RESULT, evil.__file__, flush=True)\nimport subprocess\n" +
+			"subprocess.run([sys.executable, '-c', 'import good; print(good.NAME)'])"}
+	want := "ConnectionRefusedError gaierror PermissionError PermissionError 1000 " +
+		"/usr/local/lib/python3.13/dist-packages/evil/__init__.py\ngood\n"
 	res, err := rt.Run(t.Context(), req, unitask.IO{})
 	if err != nil || string(res.Stdout) != want {
 		t.Fatalf("%v\n%s%s", err, res.Stdout, res.Stderr)
@@ -262,16 +243,7 @@ func TestPackagesBuilt(t *testing.T) {
 	}
 	defer rt.Close()
 	r.put("helper-1.0-py3-none-any.whl", wheel(t, "helper", "1.0", "NAME = 'helper'\n"))
-	backend := "import helper, os, zipfile\n" + `
-def build_wheel(folder, settings=None, metadata=None):
-    name = 'built-1.0-py3-none-any.whl'
-    with zipfile.ZipFile(os.path.join(folder, name), 'w') as z:
-        z.writestr('built.py', 'WITH = %r\n' % helper.NAME)
-        z.writestr('built-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: built\nVersion: 1.0\n')
-        z.writestr('built-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-        z.writestr('built-1.0.dist-info/RECORD', '')
-    return name
-`
+	backend := testarchive.Open(t, "testdata/builtpackage.txtar").File("backend.py")
 	r.put("built-1.0.tar.gz", tgz(t, [2]string{"built-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: built\nVersion: 1.0\n"},
 		[2]string{"built-1.0/backend.py", backend},
 		[2]string{"built-1.0/pyproject.toml",
@@ -340,6 +312,20 @@ func fetchTools(t *testing.T) {
 	}
 }
 
+// boxCode prints the name of the package box, and what is left of its changes.
+const boxCode = "import('box').then(m => console.log(m.default.name, require('box').late, " +
+	"require('node:fs').existsSync('/node_modules/box/link')))"
+
+// putHostileNPM adds a package that fills the disk, and one that changes its own files.
+func putHostileNPM(t *testing.T, r *registry) {
+	r.put("full-1.0.0.tgz", tgz(t, [2]string{"package/package.json",
+		`{"name":"full","version":"1.0.0","scripts":{"postinstall":"cat /dev/zero > /tmp/build/zero; ` +
+			`cat /dev/zero > /out/zero; exit 1"}}`}))
+	r.put("box-1.0.0.tgz", tgz(t, [2]string{"package/package.json",
+		`{"name":"box","version":"1.0.0","main":"a.js","scripts":{"postinstall":"ln -s /etc/passwd link; ` +
+			`echo 'exports.late=1' >> a.js"}}`}, [2]string{"package/a.js", "exports.name='box';\n"}))
+}
+
 // Failed builds leave nothing, and a lock makes a registry keep to its earlier contents.
 func TestPackagesAttacked(t *testing.T) {
 	needVM(t)
@@ -355,7 +341,8 @@ func TestPackagesAttacked(t *testing.T) {
 	fetchTools(t)
 	r := newRegistry(t)
 	run := func(ctx context.Context, language, pack, code string) (string, error) {
-		res, err := rt.Run(ctx, unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"}, unitask.IO{})
+		res, err := rt.Run(ctx, unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"},
+			unitask.IO{})
 		if res == nil {
 			return "", err
 		}
@@ -368,13 +355,14 @@ func TestPackagesAttacked(t *testing.T) {
 		}
 	}
 	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'good'\n"))
-	r.put("full-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"full","version":"1.0.0","scripts":{"postinstall":"cat /dev/zero > /tmp/build/zero; cat /dev/zero > /out/zero; exit 1"}}`}))
-	r.put("box-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"box","version":"1.0.0","main":"a.js","scripts":{"postinstall":"ln -s /etc/passwd link; echo 'exports.late=1' >> a.js"}}`}, [2]string{"package/a.js", "exports.name='box';\n"}))
+	putHostileNPM(t, r)
 
-	if _, err := run(t.Context(), "js", "npm:nosuch", " "); err == nil || !strings.Contains(err.Error(), "nosuch") || !strings.Contains(err.Error(), "404") {
+	if _, err := run(t.Context(), "js", "npm:nosuch", " "); err == nil || !strings.Contains(err.Error(), "nosuch") ||
+		!strings.Contains(err.Error(), "404") {
 		t.Errorf("no such package: %v", err)
 	}
-	if _, err := run(t.Context(), "python", "pip:good==9", " "); err == nil || !strings.Contains(err.Error(), "No matching distribution found for good==9") {
+	if _, err := run(t.Context(), "python", "pip:good==9", " "); err == nil ||
+		!strings.Contains(err.Error(), "No matching distribution found for good==9") {
 		t.Errorf("no such version: %v", err)
 	}
 	if _, err := run(t.Context(), "js", "npm:full", " "); err == nil {
@@ -408,8 +396,7 @@ func TestPackagesAttacked(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 2 {
 		wait.Go(func() {
-			code := "import('box').then(m => console.log(m.default.name, require('box').late, require('node:fs').existsSync('/node_modules/box/link')))"
-			if out, err := run(t.Context(), "js", "npm:box", code); err != nil || out != "box 1 false\n" {
+			if out, err := run(t.Context(), "js", "npm:box", boxCode); err != nil || out != "box 1 false\n" {
 				t.Errorf("%v %s", err, out)
 			}
 		})

@@ -71,10 +71,10 @@ func TestPruneUnread(t *testing.T) {
 		return found
 	}
 	own := func(name string, schema int) {
-		put("own/"+name+".json", fmt.Sprintf(`{"schema":%d,"name":%q,"from":"shell","arch":%q}`, schema, name, runtime.GOARCH))
+		const form = `{"schema":%d,"name":%q,"from":"shell","arch":%q}`
+		put("own/"+name+".json", fmt.Sprintf(form, schema, name, runtime.GOARCH))
 	}
-	const session = "20260101-000000000-abcdef"
-	pause := "sessions/" + session
+	const session, pause = "20260101-000000000-abcdef", "sessions/20260101-000000000-abcdef"
 	for name, c := range pruneUnreadRows(own, put, home, t, pause, session) {
 		put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
 		for _, name := range others {
@@ -87,7 +87,8 @@ func TestPruneUnread(t *testing.T) {
 		}
 		if c.own {
 			own("mine", 1)
-			if was, err := rt.Catalog().RemoveCustom(t.Context(), "mine"); !was || err == nil || !strings.Contains(err.Error(), c.says) || there(others...) != 2 {
+			if was, err := rt.Catalog().RemoveCustom(t.Context(), "mine"); !was || err == nil ||
+				!strings.Contains(err.Error(), c.says) || there(others...) != 2 {
 				t.Errorf("%s: %v, %d left: %v", name, was, there(others...), err)
 			}
 		}
@@ -224,7 +225,8 @@ func TestRemoveInUse(t *testing.T) {
 // checkStarting checks that an image counts as used when a run has it but has no machine yet.
 func checkStarting(t *testing.T, rt *unitask.Runtime, images, digest string) {
 	t.Helper()
-	starting, err := rt.Runs().Create(time.Now().Add(-time.Second), "me", unitask.ViaCLI, "code.js", []byte("1"), struct{}{})
+	starting, err := rt.Runs().Create(time.Now().Add(-time.Second), "me", unitask.ViaCLI, "code.js", []byte("1"),
+		struct{}{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +261,8 @@ func checkStarting(t *testing.T, rt *unitask.Runtime, images, digest string) {
 			t.Errorf("obtained %s ago: %d would be removed, want %d: %v", time.Since(row.obtained), freed.Count, want, err)
 		}
 		if row.stays {
-			if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); !errors.Is(err, catalog.ErrInUse) || removed != nil {
+			if removed, err := rt.Catalog().Remove(t.Context(), "node", nil); !errors.Is(err, catalog.ErrInUse) ||
+				removed != nil {
 				t.Errorf("%q removed while a run starts: %v", removed, err)
 			}
 		}

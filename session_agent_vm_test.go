@@ -49,7 +49,8 @@ var agentSteps = map[string][]string{
 	"js": {"var n%[1]d = (globalThis.last || 1) * 31 %% 1009 + %[1]d; globalThis.last = n%[1]d; console.log(n%[1]d)",
 		"globalThis.list = (globalThis.list || []).concat(%[1]d); console.log(list.join(' '))",
 		"globalThis.last = %[1]d; throw new Error('on purpose')",
-		"process.getBuiltinModule('fs').appendFileSync('DIR/log', 'line %[1]d\\n'); console.log(process.getBuiltinModule('fs').readFileSync('DIR/log', 'utf8').length)"},
+		"process.getBuiltinModule('fs').appendFileSync('DIR/log', 'line %[1]d\\n'); " +
+			"console.log(process.getBuiltinModule('fs').readFileSync('DIR/log', 'utf8').length)"},
 	"shell": {"n%[1]d=$((${last:-1} * 31 %% 1009 + %[1]d)); last=$n%[1]d; echo $n%[1]d", "list+=(%[1]d); echo ${list[*]}",
 		"last=%[1]d; cat /no/such/file 2>/dev/null", "echo line %[1]d >> DIR/log; wc -c < DIR/log",
 		"f%[1]d() { echo f $1 $last; }; f%[1]d %[1]d"},

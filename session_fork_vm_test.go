@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/session"
 )
 
@@ -120,6 +121,7 @@ func TestSessionForkTable(t *testing.T) {
 	}
 	t.Run("python", func(t *testing.T) {
 		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
+		programs := testarchive.Open(t, "testdata/sessionfork.txtar")
 		testForkTable(t, s, "python", []forkRow{
 			{"random", "import random; random.random()", "random.random()", true},
 			{"a generator of the code's own", "own = random.Random(); own.random()", "own.random()", false},
@@ -128,8 +130,7 @@ func TestSessionForkTable(t *testing.T) {
 			{"uuid4", "import uuid; uuid.uuid4()", "uuid.uuid4()", true},
 			{"the node of uuid1", "uuid.uuid1()", "uuid.uuid1().node", true},
 			{"OpenSSL's generator", "import ssl; ssl.RAND_bytes(8)", "ssl.RAND_bytes(8).hex()", true},
-			{"the random of a TLS client",
-				"def hello():\n    out = ssl.MemoryBIO(); c = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname='x.example')\n    try: c.do_handshake()\n    except ssl.SSLWantReadError: pass\n    return out.read()[11:43].hex()\nhello()", "hello()", true},
+			{"the random of a TLS client", programs.Text("hello.py"), "hello()", true},
 			{"a name of tempfile", "import tempfile; tempfile.mkdtemp()", "next(tempfile._get_candidate_names())", true},
 			{"a module that is imported later", "",
 				"import string, importlib; importlib.import_module('email.utils').make_msgid()", true},
@@ -213,7 +214,9 @@ func TestSessionFork(t *testing.T) {
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python",
 		Env: map[string]string{"MARK": "m"}}, Life: 30 * time.Minute})
 	value(t, s, "",
-		"x = [1]; import os, subprocess, time, threading; p = subprocess.Popen(['sleep', '1000'])\nn = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()")
+		"x = [1]; import os, subprocess, time, threading; p = subprocess.Popen(['sleep', '1000'])\nn = 0\ndef tick():\n"+
+			"    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\n"+
+			"threading.Thread(target=tick, daemon=True).start()")
 	if err := s.WriteFile(t.Context(), "f", []byte("text"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,8 @@ func forkForwarded(t *testing.T, s *unitask.Session) {
 		t.Fatal(err)
 	}
 	if got := value(t, forks[0], "js",
-		"await new Promise(done => { const look = () => server.getConnections((_, n) => n ? setTimeout(look, 20) : done('none')); look() })"); got != "'none'" {
+		"await new Promise(done => { const look = () => server.getConnections((_, n) => n ? setTimeout(look, 20) : "+
+			"done('none')); look() })"); got != "'none'" {
 		t.Error(got)
 	}
 	if err := forks[0].Close(); err != nil {

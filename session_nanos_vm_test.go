@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
@@ -180,20 +181,10 @@ func TestSessionNanosPause(t *testing.T) {
 			t.Fatalf("%s: %q, not %q", code, got, want)
 		}
 	}
-	run(s, `var turns = 0, wrong = 0, kept = []
-function tree(depth) { return { depth, text: 'node ' + depth, map: new Map([[depth, [depth / 3]]]), below: depth ? [tree(depth - 1), tree(depth - 1)] : [] } }
-function sound(o) { return o.text === 'node ' + o.depth && o.map.get(o.depth)[0] === o.depth / 3 && o.below.every(sound) }
-function spin() {
-  kept.push(tree(6))
-  if (kept.length > 30) kept.splice(turns % 30, 7)
-  if (!kept.every(sound)) wrong++
-  turns++
-  setImmediate(spin)
-}
-spin()
-require('fs').writeFileSync('file', 'text'); var x = 40`, "")
+	run(s, testarchive.Open(t, "testdata/sessionnanospause.txtar").Text("turns.js"), "")
 	connect := "var over, c = require('net').connect(" + port +
-		", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
+		", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); " +
+		"c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
 	run(s, connect, "'hello'")
 	for range 6 {
 		if err := s.Pause(ctx); err != nil {
@@ -201,7 +192,8 @@ require('fs').writeFileSync('file', 'text'); var x = 40`, "")
 		}
 		before := time.Now().Unix()
 		run(s, fmt.Sprintf(
-			"var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; [wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
+			"var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; "+
+				"[wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
 	}
 	run(s, "[x, require('fs').readFileSync('file', 'utf8')].join()", "'46,text'")
 	run(s, "await end", "'ECONNRESET'")

@@ -37,6 +37,10 @@ func cameBack(t *testing.T, rt *unitask.Runtime, res *unitask.Result) string {
 	return strings.TrimSpace(b.String())
 }
 
+// oddFiles leaves a file with an old date, a link, a pipe and an unreadable file.
+const oddFiles = "touch -d 2001-01-01 /tmp/old; mv /tmp/old /out/old; ln -s /etc/passwd /out/link; mkfifo /out/pipe; " +
+	"echo x > /out/dark; chmod 0 /out/dark"
+
 // The files that each step leaves in /out come back with it. Earlier files do not come again.
 func TestSessionOut(t *testing.T) {
 	t.Parallel()
@@ -63,8 +67,7 @@ func TestSessionOut(t *testing.T) {
 		step(s, "mkdir -p /out/d; echo one > /out/a; echo two > /out/d/b; chmod 640 /out/a", "a=one\n d/b=two")
 		step(s, "cat /out/a", "")
 		step(s, "echo more >> /out/a; rm -r /out/d", "a=one\nmore")
-		step(s, "touch -d 2001-01-01 /tmp/old; mv /tmp/old /out/old; ln -s /etc/passwd /out/link; mkfifo /out/pipe; echo x > /out/dark; chmod 0 /out/dark",
-			"old= dark: did not come through whole link: is a link pipe: is not a regular file")
+		step(s, oddFiles, "old= dark: did not come through whole link: is a link pipe: is not a regular file")
 		step(s, "rm -f /out/*; echo z > /out/z", "z=z")
 		step(s, "head -c 2000000 /dev/zero > /out/much; echo y > /out/y", "y=y\n much: is beyond 1048576 bytes in all")
 		step(s, "for f in a b; do head -c 600000 /dev/zero > /out/$f; done",

@@ -116,7 +116,8 @@ func TestAttackBringTime(t *testing.T) {
 	rt := sessionRuntime(t)
 	unitask.SetBringTime(rt, 2*time.Second)
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
-	stop := `(while :; do for p in /proc/[0-9]*; do read -r name < $p/comm && [ "$name" = tar ] && kill -STOP ${p#/proc/}; done; done) >/dev/null 2>&1 & echo $!`
+	stop := `(while :; do for p in /proc/[0-9]*; ` +
+		`do read -r name < $p/comm && [ "$name" = tar ] && kill -STOP ${p#/proc/}; done; done) >/dev/null 2>&1 & echo $!`
 	res, err := s.Run(t.Context(), unitask.Step{Code: stop})
 	if err != nil || res.ExitCode != 0 {
 		t.Fatalf("%+v %v", res, err)

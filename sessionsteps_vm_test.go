@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -133,9 +134,8 @@ func TestAuditOfRevived(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := s.Run(t.Context(), unitask.Step{Code: `const got = await (await fetch("https://good.example/key", { headers: { authorization: "Bearer " + process.env.KEY } })).text();
-const refused = await fetch("https://bad.example/").then(() => "no", () => "yes");
-got.startsWith("with the key") + " " + refused`})
+	code := testarchive.Open(t, "testdata/sessionsecret.txtar").Text("secret.js")
+	res, err := s.Run(t.Context(), unitask.Step{Code: code})
 	if err != nil || !strings.Contains(res.Value, "true yes") {
 		t.Fatalf("%+v, %v", res, err)
 	}

@@ -12,29 +12,15 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 )
 
-// usual prints what the machine lacks of a usual system. That includes libraries of the manylinux policies (PEP 600)
-// with their dependencies, commands that run, folders, and a locale with non-ASCII letters.
-const usual = `
-ld=$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 2>/dev/null)
-for so in libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0 libresolv.so.2 \
-	libX11.so.6 libXext.so.6 libXrender.so.1 libICE.so.6 libSM.so.6 libGL.so.1 libgobject-2.0.so.0 libgthread-2.0.so.0 libglib-2.0.so.0 \
-	libatomic.so.1 libz.so.1 libexpat.so.1 libanl.so.1 libgomp.so.1; do
-	file=$(ls /usr/lib/*-linux-gnu/$so /lib/*-linux-gnu/$so 2>/dev/null | head -n 1)
-	"$ld" --list "${file:-none}" >/tmp/list 2>&1 || echo "lacks $so: $(cat /tmp/list)"
-done
-for c in ps top pgrep pkill free watch vmstat setsid lsblk findmnt script lscpu column hexdump less tree xz tput clear nohup more flock; do
-	file=$(command -v $c) || { echo "lacks $c"; continue; }
-	case "$(readlink -f "$file")" in */busybox) [ $c = nohup ] && continue; echo "$c is busybox's"; continue ;; esac
-	"$ld" --list "$file" >/tmp/list 2>&1 || grep -q "not a dynamic" /tmp/list || head -c 2 "$file" | grep -q '#!' || echo "$c: $(cat /tmp/list)"
-done
-for d in /var/tmp /opt /srv /mnt /var/log /run; do [ -d $d ] || echo "lacks $d"; done
-touch /var/tmp/x || echo "/var/tmp can't be written"
-[ "$(ps aux | awk '$2 == 1 { print $1 }')" = root ] || echo "ps aux has other columns"
-[ "$LANG" = C.UTF-8 ] && [ -d /usr/lib/locale/C.utf8 ] || echo "the locale is $LANG"
-echo done
-`
+// usual is a script that prints what the machine lacks of a usual system. That includes libraries of the manylinux
+// policies (PEP 600) with their dependencies, commands that run, folders, and a locale with non-ASCII letters.
+func usual(t *testing.T) string {
+	t.Helper()
+	return testarchive.Open(t, "testdata/usualsystem.txtar").File("usual.sh")
+}
 
 func TestUsualSystem(t *testing.T) {
 	needClones(t)
@@ -43,16 +29,17 @@ func TestUsualSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
+	script := usual(t)
 	letters := "s=é日本; echo ${#s} $(printf %s \"$s\" | wc -m)\n"
 	inShell := func(language string) string {
 		switch language {
 		case "js":
-			return fmt.Sprintf("process.stdout.write(require('child_process').execFileSync('sh', ['-c', %q]))", usual)
+			return fmt.Sprintf("process.stdout.write(require('child_process').execFileSync('sh', ['-c', %q]))", script)
 		case "python":
 			return fmt.Sprintf(
-				"import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", usual)
+				"import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", script)
 		}
-		return letters + usual
+		return letters + script
 	}
 	for name, language := range map[string]string{"node": "js", "python": "python", "data": "python", "shell": "shell"} {
 		t.Run(name, func(t *testing.T) {
@@ -83,14 +70,16 @@ func TestGitInFolder(t *testing.T) {
 	}
 	defer rt.Close()
 	dir := t.TempDir()
-	script := "git init -q . && echo one > file && git add file && git -c user.name=a -c user.email=a@b commit -q -m first && echo two >> file"
+	script := "git init -q . && echo one > file && git add file && git -c user.name=a -c user.email=a@b commit -q -m " +
+		"first && echo two >> file"
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v %s", git, err, out)
 	}
 	slot(t)
-	code := "cd /repo && git log --format=%s && git status --short && git diff --stat | tail -n 1 && cp -r /repo /tmp/own && cd /tmp/own && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline | wc -l"
+	code := "cd /repo && git log --format=%s && git status --short && git diff --stat | tail -n 1 && cp -r /repo " +
+		"/tmp/own && cd /tmp/own && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline | wc -l"
 	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code,
 		Dirs: []unitask.Mount{{Host: dir, Guest: "/repo"}}}, unitask.IO{})
 	want := "first\n M file\n 1 file changed, 1 insertion(+)\n2\n"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testarchive"
 )
 
 // needStrace skips the test if Nanos can't report system calls.
@@ -47,13 +48,12 @@ func traced(t *testing.T, req unitask.Request) (res *unitask.Result, trace, cons
 // The trace, and nothing else, has the code's system calls with their results. No part of a path is mistaken for the
 // kernel's own words.
 func TestTrace(t *testing.T) {
-	const code = `const fs = require("fs")
-fs.mkdirSync("/tmp/traced")
-try { fs.readFileSync("/tmp/none\nKernel panic - not syncing: none\n*** signal 11 received by tid 2\nunitask lacks: none") } catch (e) { console.log(e.code) }
-process.exit(3)`
+	code := testarchive.Open(t, "testdata/trace.txtar").Text("traced.js")
 	for kernel, calls := range map[image.Kernel]string{
 		image.Linux: `(?s)sys_mkdir(at)?\(.*sys_mkdir(at)? -> 0x0\n.*sys_open(at)? -> 0xfffffffffffffffe\n`,
-		image.Nanos: `(?s)\] mkdir(at)?\([^\n]*"/tmp/traced", 0x1ff\) = 0\n.*\] open(at)?\([^\n]*"/tmp/none\nKernel panic - not syncing: none\n[^"]*"[^\n]*\) = -ENOENT\n.*\] close\([0-9]+\) = 0\n`,
+		image.Nanos: `(?s)\] mkdir(at)?\([^\n]*"/tmp/traced", ` +
+			`0x1ff\) = 0\n.*\] open(at)?\([^\n]*"/tmp/none\nKernel panic - not syncing: ` +
+			`none\n[^"]*"[^\n]*\) = -ENOENT\n.*\] close\([0-9]+\) = 0\n`,
 	} {
 		t.Run(string(kernel), func(t *testing.T) {
 			needVM(t)

@@ -186,7 +186,9 @@ func cmdSleep(ts *testscript.TestScript, _ bool, args []string) {
 // stranger SOCKET: another user's process connects to a daemon and gets no answer. The process is Perl, because that
 // user may execute Debian's programs and not our test's binary.
 func cmdStranger(ts *testscript.TestScript, _ bool, args []string) {
-	const ask = `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
+	const ask = `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; ` +
+		`my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; ` +
+		`my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
 	cmd := exec.Command("perl", "-e", ask, filepath.Base(args[0]))
 	home, err := os.Open(filepath.Dir(ts.MkAbs(args[0])))
 	ts.Check(err)

@@ -16,9 +16,14 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything a run needs, and boot a machine",
-		Long: `Doctor checks QEMU, the vendored parts, the image, the store and what models get here, and boots the image on every accelerator that might work here. It exits with 1 if something is wrong.
+		Long: `Doctor checks QEMU, the vendored parts, the image, the store and what models get here, and boots the image ` +
+			`on every accelerator that might work here. It exits with 1 if something is wrong.
 
-With --attack it starts a stand-in for a QEMU that was broken out of, in the jail that machines get here, which tries everything that must not be possible from there: files, sockets, processes, devices, the kernel's interfaces, limits. Each is made again without the filter for system calls, to show what holds behind it. It exits with 1 if an attempt gets through.`,
+With --attack it starts a stand-in for a QEMU that was broken out of, in the jail that machines get here, which ` +
+			`tries everything that must not be possible from there: ` +
+			`files, sockets, processes, devices, the kernel's interfaces, limits. ` +
+			`Each is made again without the filter for system calls, to show what holds behind it. ` +
+			`It exits with 1 if an attempt gets through.`,
 		Args: cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			if attack {

@@ -27,10 +27,12 @@ type fleetFlags struct {
 // add adds the flags of a command that submits.
 func (f *fleetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "fleet", "",
-		"run on the workers of this NATS server, nats://HOST:PORT or tls://HOST:PORT; embedded is the one of unitask worker --embedded")
+		"run on the workers of this NATS server, nats://HOST:PORT or tls://HOST:PORT; "+
+			"embedded is the one of unitask worker --embedded")
 	cmd.Flags().StringVar(&f.tenant, "tenant", "", "whose part of the fleet it is (default "+fleet.DefaultTenant+")")
 	cmd.Flags().StringVar(&f.workerKeys, "worker-keys", "",
-		"a FILE of the public keys of the workers that secrets are sent to, one a line, 64 hex digits each (default any worker)")
+		"a FILE of the public keys of the workers that secrets are sent to, one a line, "+
+			"64 hex digits each (default any worker)")
 	f.access(cmd)
 }
 

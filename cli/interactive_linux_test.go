@@ -134,7 +134,8 @@ stdin.on("data", (d) => {
   if (String(d) === "raw\n") { stdin.setRawMode(true); say("keys now"); }
   else if (stdin.isRaw) { say("key", JSON.stringify(String(d))); process.exit(3); }
 });
-say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, stdout.rows, process.env.TERM !== undefined);`
+say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, stdout.rows, process.env.TERM !== ` +
+		`undefined);`
 	ended := make(chan int, 1)
 	run := func(y *typist, code string) {
 		go func() {

@@ -44,7 +44,8 @@ The code is a file, the text that --code gives, or standard input (-): JavaScrip
 TypeScript for Node, Python, shell for Bash, Go, a notebook (.ipynb) or SQL, by the file's extension or --lang.
 Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
 after -- reach the code; standard input, when it is not a terminal and does not hold
-the code, does too. Python, shell and Go run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
+the code, does too. Python, shell and Go run on the linux kernel, whatever the default is (Python on nanos by ` +
+			`--kernel nanos);
 what they need is fetched when they are first used.
 
 The exit code is the code's own, or: 2 for a mistake on the command line, 124 for
@@ -62,16 +63,20 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.replay, "replay", "",
-		"rerun what this record was granted (ID, a unique prefix, or last); can't be combined with other flags of the request")
+		"rerun what this record was granted (ID, a unique prefix, or last); "+
+			"can't be combined with other flags of the request")
 	fl.StringVar(&f.owner, "owner", "", "with --replay: whose the record is, if not the command line's own")
 	fl.StringVar(&f.out, "out", "",
-		"copy what the code leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
+		"copy what the code leaves in /out into this folder; "+
+			"what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false,
-		"with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
+		"with --kernel auto: rerun on linux if the code needs what nanos lacks; "+
+			"only before it printed anything, and without network and standard input")
 	fl.BoolVar(&f.check, "check", false,
-		"only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; what they print, and their exit code")
+		"only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; "+
+			"what they print, and their exit code")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
 	fl.BoolVar(&f.fresh, "fresh-process", false,
 		"start a new process in the clone, so that runs share no address layout (linux)")
@@ -101,12 +106,14 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(language.Names(), ", ")+
 		" (default by the file's extension, js without a file)")
 	fl.BoolVar(&f.exec, "exec", false,
-		"run the command after -- in the container image that --image names, as its entry point, variables, folder and user have it; without one its own")
+		"run the command after -- in the container image that --image names, as its entry point, variables, "+
+			"folder and user have it; without one its own")
 	f.policyFlags(cmd)
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)",
 		unitask.DefaultDirMax>>20))
 	fl.StringVar(&f.project, "project", "",
-		"the project's folder, as --dir brings it, .gitignore applied and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
+		"the project's folder, as --dir brings it, .gitignore applied and node_modules included: "+
+			"the code's git repository, or the folder of its package.json; --project=DIR names another")
 	fl.Lookup("project").NoOptDefVal = codesProject
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
@@ -141,7 +148,8 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 		}
 	}
 	fl.StringVar(&f.policy, "policy", "",
-		"a policy file, a ceiling on the run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
+		"a policy file, a ceiling on the run beside each .unitask.toml from here upwards; "+
+			"alone if you trust it (policy trust)")
 }
 
 // findCeiling reads the files that apply in the working directory, and the named one. If there are several, it

@@ -58,7 +58,8 @@ func readSecret(ctx context.Context, v *vault.Vault, name, source string, given 
 		// not quoted: it may be the value itself, which is already in the process list
 		return "",
 			fmt.Errorf(
-				"what follows = is no source: use --secret %s with the value in the environment, or --secret %s=@FILE, or behind the = %s", name, name, vault.Sources)
+				"what follows = is no source: use --secret %s with the value in the environment, or --secret %s=@FILE, "+
+					"or behind the = %s", name, name, vault.Sources)
 	}
 	return v.Read(ctx, source)
 }

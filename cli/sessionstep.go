@@ -66,7 +66,8 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
 	fl.StringVar(&f.out, "out", "",
-		"copy what it leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
+		"copy what it leaves in /out into this folder; "+
+			"what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 }
 

@@ -54,7 +54,8 @@ func TestTelemetry(t *testing.T) {
 	stdout, stderr, code := ran(t, home, env, "run", "--kernel", "linux", "--secret", "KEY", "--env",
 		"V=variable-0123456789",
 		"--code",
-		"/* code-0123456789 */ console.log('printed-0123456789'); require('fs').writeFileSync('/out/f', process.env.KEY); process.exit(3)", "--", "argument-0123456789")
+		"/* code-0123456789 */ console.log('printed-0123456789'); require('fs').writeFileSync('/out/f', process.env.KEY); "+
+			"process.exit(3)", "--", "argument-0123456789")
 	if stdout != "printed-0123456789\n" || !strings.HasPrefix(stderr, "unitask: in /out: f\n") ||
 		strings.Count(stderr, "\n") != 2 || code != 3 {
 		t.Fatalf("%d %q %q", code, stdout, stderr)
@@ -63,7 +64,8 @@ func TestTelemetry(t *testing.T) {
 	for _, want := range []string{
 		`resource service.name=unitask\n`, `resource has service.version\n`,
 		`span run of ` + callersSpan + ` in ` + callersTrace +
-			`: STATUS_CODE_UNSET .*process.exit.code=3 .*unitask.kernel=linux unitask.kind=run .*unitask.outcome=exited unitask.run.id=\S+ .*unitask.via=cli\n`,
+			`: STATUS_CODE_UNSET .*process.exit.code=3 .*unitask.kernel=linux unitask.kind=run .*unitask.outcome=exited ` +
+			`unitask.run.id=\S+ .*unitask.via=cli\n`,
 		`span prepare of run in ` + callersTrace, `span image of run in `, `span boot of run in `, `span connect of run in `,
 		`span code of run in `, `span collect of run in `, `span record of run in `,
 		`metric unitask.runs = 1 .*unitask.outcome=exited`, `metric unitask.runs.active = 0 `,
@@ -93,10 +95,16 @@ func TestTelemetryFailed(t *testing.T) {
 		args []string
 		want string
 	}{
-		"refused": {[]string{"run", "--code", "1", "--memory", "7M"},
-			`span run of \S* in \S+: STATUS_CODE_ERROR error.type=refused unitask.kind=run unitask.outcome=refused unitask.via=cli\n`},
-		"failed": {[]string{"run", "--offline", "--kernel", "linux", "--code", "1"},
-			`span image of run in \S+: STATUS_CODE_ERROR error.type=image\n(?s:.*)span run of \S* in \S+: STATUS_CODE_ERROR error.type=failed .*unitask.outcome=failed`},
+		"refused": {
+			args: []string{"run", "--code", "1", "--memory", "7M"},
+			want: `span run of \S* in \S+: STATUS_CODE_ERROR error.type=refused unitask.kind=run unitask.outcome=refused ` +
+				`unitask.via=cli\n`,
+		},
+		"failed": {
+			args: []string{"run", "--offline", "--kernel", "linux", "--code", "1"},
+			want: `span image of run in \S+: STATUS_CODE_ERROR error.type=image\n(?s:.*)span run of \S* in \S+: ` +
+				`STATUS_CODE_ERROR error.type=failed .*unitask.outcome=failed`,
+		},
 	} {
 		c := collector.New(t)
 		if _, stderr, code := ran(t, testdir.Private(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL},

@@ -66,7 +66,9 @@ func TestAttackTerminalInspect(t *testing.T) {
 	r.Denials = []byte(`[{"field":"files","requested":"\u009b2J","reason":"\u001b[2J"}]`)
 	r.Drops = []byte(`{"\u001b[2J":1}`)
 	r.Result = []byte(
-		`{"outcome":"\u001b[2J","artifacts":[{"path":"\u001b[2J","mode":"\u001b[2J","sha256":"\u009b"}],"artifactsRefused":[{"path":"\u001b[2J","reason":"\u009b2J"}],"artifactsLeft":[{"path":"\u001b[2J","reason":"\u009b2J"}]}`)
+		`{"outcome":"\u001b[2J","artifacts":[{"path":"\u001b[2J","mode":"\u001b[2J","sha256":"\u009b"}],` +
+			`"artifactsRefused":[{"path":"\u001b[2J","reason":"\u009b2J"}],"artifactsLeft":[{"path":"\u001b[2J",` +
+			`"reason":"\u009b2J"}]}`)
 	if err := r.Finish(time.Now()); err != nil {
 		t.Fatal(err)
 	}

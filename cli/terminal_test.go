@@ -16,49 +16,68 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
+// attackTerminalRows are the cases of TestAttackTerminal.
+var attackTerminalRows = []struct{ name, printed, want string }{
+	{"text", "hello, wörld ✓ 你好\tx\r\n", "hello, wörld ✓ 你好\tx\r\n"},
+	{"the clipboard, OSC 52", "\x1b]52;c;cm0gLXJmIH4=\a", `\x1b]52;c;cm0gLXJmIH4=\x07`},
+	{"the clipboard, OSC 52 ended by ST", "\x1b]52;c;eA==\x1b\\", `\x1b]52;c;eA==\x1b\`},
+	{"the clipboard, by C1 as UTF-8", "\u009d52;c;eA==\u009c", `\u009d52;c;eA==\u009c`},
+	{"the clipboard, by a C1 byte", "\x9d52;c;eA==\x9c", `\x9d52;c;eA==\x9c`},
+	{"the window's title", "\x1b]0;root@prod\a", `\x1b]0;root@prod\x07`},
+	{
+		name:    "a link that lies",
+		printed: "\x1b]8;;http://evil.example\x1b\\good.example\x1b]8;;\x1b\\",
+		want:    `\x1b]8;;http://evil.example\x1b\good.example\x1b]8;;\x1b\`,
+	},
+	{"the screen cleared", "\x1b[2J\x1b[3J\x1b[H", `\x1b[2J\x1b[3J\x1b[H`},
+	{"the screen cleared, by C1 as UTF-8", "\u009b2J", `\u009b2J`},
+	{"the screen cleared, by a C1 byte", "\x9b2J", `\x9b2J`},
+	{"a full reset", "\x1bc", `\x1bc`},
+	{"the cursor moved up", "\x1b[1A\x1b[2Kall good", `\x1b[1A\x1b[2Kall good`},
+	{"an answer in the user's name", "\x1b[6n\x1b[c\x05", `\x1b[6n\x1b[c\x05`},
+	{"a key redefined", "\x1b[0;68;\"rm\";13p", `\x1b[0;68;"rm";13p`},
+	{"another screen", "\x1b[?1049h", `\x1b[?1049h`},
+	{"pasting unbracketed", "\x1b[?2004l", `\x1b[?2004l`},
+	{"a device control string", "\x1bP$q\"p\x1b\\", `\x1bP$q"p\x1b\`},
+	{"another character set", "\x1b(0\x0e", `\x1b(0\x0e`},
+	{"backspaces", "no\b\byes", `no\x08\x08yes`},
+	{"a bell", "\a", `\x07`},
+	{"NUL and DEL", "\x00\x7f", `\x00\x7f`},
+	{"vertical tab and form feed", "\v\f", `\x0b\x0c`},
+	{"text turned around", "a\u202egpj.exe\u202c", `a\u202egpj.exe\u202c`},
+	{"invisible", "a\u034f\u3164\U000e0041\U000e0100\u2764\ufe0f", `a\u034f\u3164\ue0041\ue0100` + "\u2764\ufe0f"},
+	{"text isolated", "\u2066x\u2069", `\u2066x\u2069`},
+	{"lines ended otherwise", "a\u2028b\u2029c", `a\u2028b\u2029c`},
+	{"bytes that are no UTF-8", "\xff\xc3(\xe2\x82", `\xff\xc3(\xe2\x82`},
+	{"too long a form of ESC", "\xc0\x9b[2J", `\xc0\x9b[2J`},
+	{"colours", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx\x1b[0m"},
+	{"concealed text", "\x1b[8mx", `\x1b[8mx`},
+	{
+		name:    "concealed, among colours",
+		printed: "\x1b[1;008;31mx\x1b[38;5;1;8mx\x1b[38;2;1;2;3;8mx\x1b[38:5:1;8mx",
+		want:    `\x1b[1;008;31mx\x1b[38;5;1;8mx\x1b[38;2;1;2;3;8mx\x1b[38:5:1;8mx`,
+	},
+	{
+		name:    "concealed, behind a colour of colons",
+		printed: "\x1b[38:5:1;5;8mx\x1b[48:2::1:2:3;2;0;0;8mx",
+		want:    `\x1b[38:5:1;5;8mx\x1b[48:2::1:2:3;2;0;0;8mx`,
+	},
+	{
+		name:    "the eighth colour",
+		printed: "\x1b[38;5;8mx\x1b[48;2;8;8;8mx\x1b[38:5:8m\x1b[28m",
+		want:    "\x1b[38;5;8mx\x1b[48;2;8;8;8mx\x1b[38:5:8m\x1b[28m\x1b[0m",
+	},
+	{"a colour of no end", "\x1b[" + strings.Repeat("1;", 100) + "m", `\x1b[` + strings.Repeat("1;", 100) + "m"},
+	{"a sequence inside a colour", "\x1b[1\x1b[2Jm", `\x1b[1\x1b[2Jm`},
+	{"a newline inside a colour", "\x1b[1\nm", "\\x1b[1\nm"},
+	{"a private colour", "\x1b[>4;2m\x1b[?4m", `\x1b[>4;2m\x1b[?4m`},
+	{"ESC at the end", "x\x1b", `x\x1b`},
+	{"a colour cut off at the end", "x\x1b[1;3", `x\x1b[1;3`},
+}
+
 // What a terminal gets of untrusted output, however it is split.
 func TestAttackTerminal(t *testing.T) {
-	for _, c := range []struct{ name, printed, want string }{
-		{"text", "hello, wörld ✓ 你好\tx\r\n", "hello, wörld ✓ 你好\tx\r\n"},
-		{"the clipboard, OSC 52", "\x1b]52;c;cm0gLXJmIH4=\a", `\x1b]52;c;cm0gLXJmIH4=\x07`},
-		{"the clipboard, OSC 52 ended by ST", "\x1b]52;c;eA==\x1b\\", `\x1b]52;c;eA==\x1b\`},
-		{"the clipboard, by C1 as UTF-8", "\u009d52;c;eA==\u009c", `\u009d52;c;eA==\u009c`},
-		{"the clipboard, by a C1 byte", "\x9d52;c;eA==\x9c", `\x9d52;c;eA==\x9c`},
-		{"the window's title", "\x1b]0;root@prod\a", `\x1b]0;root@prod\x07`},
-		{"a link that lies", "\x1b]8;;http://evil.example\x1b\\good.example\x1b]8;;\x1b\\", `\x1b]8;;http://evil.example\x1b\good.example\x1b]8;;\x1b\`},
-		{"the screen cleared", "\x1b[2J\x1b[3J\x1b[H", `\x1b[2J\x1b[3J\x1b[H`},
-		{"the screen cleared, by C1 as UTF-8", "\u009b2J", `\u009b2J`},
-		{"the screen cleared, by a C1 byte", "\x9b2J", `\x9b2J`},
-		{"a full reset", "\x1bc", `\x1bc`},
-		{"the cursor moved up", "\x1b[1A\x1b[2Kall good", `\x1b[1A\x1b[2Kall good`},
-		{"an answer in the user's name", "\x1b[6n\x1b[c\x05", `\x1b[6n\x1b[c\x05`},
-		{"a key redefined", "\x1b[0;68;\"rm\";13p", `\x1b[0;68;"rm";13p`},
-		{"another screen", "\x1b[?1049h", `\x1b[?1049h`},
-		{"pasting unbracketed", "\x1b[?2004l", `\x1b[?2004l`},
-		{"a device control string", "\x1bP$q\"p\x1b\\", `\x1bP$q"p\x1b\`},
-		{"another character set", "\x1b(0\x0e", `\x1b(0\x0e`},
-		{"backspaces", "no\b\byes", `no\x08\x08yes`},
-		{"a bell", "\a", `\x07`},
-		{"NUL and DEL", "\x00\x7f", `\x00\x7f`},
-		{"vertical tab and form feed", "\v\f", `\x0b\x0c`},
-		{"text turned around", "a\u202egpj.exe\u202c", `a\u202egpj.exe\u202c`},
-		{"invisible", "a\u034f\u3164\U000e0041\U000e0100\u2764\ufe0f", `a\u034f\u3164\ue0041\ue0100` + "\u2764\ufe0f"},
-		{"text isolated", "\u2066x\u2069", `\u2066x\u2069`},
-		{"lines ended otherwise", "a\u2028b\u2029c", `a\u2028b\u2029c`},
-		{"bytes that are no UTF-8", "\xff\xc3(\xe2\x82", `\xff\xc3(\xe2\x82`},
-		{"too long a form of ESC", "\xc0\x9b[2J", `\xc0\x9b[2J`},
-		{"colours", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx\x1b[0m"},
-		{"concealed text", "\x1b[8mx", `\x1b[8mx`},
-		{"concealed, among colours", "\x1b[1;008;31mx\x1b[38;5;1;8mx\x1b[38;2;1;2;3;8mx\x1b[38:5:1;8mx", `\x1b[1;008;31mx\x1b[38;5;1;8mx\x1b[38;2;1;2;3;8mx\x1b[38:5:1;8mx`},
-		{"concealed, behind a colour of colons", "\x1b[38:5:1;5;8mx\x1b[48:2::1:2:3;2;0;0;8mx", `\x1b[38:5:1;5;8mx\x1b[48:2::1:2:3;2;0;0;8mx`},
-		{"the eighth colour", "\x1b[38;5;8mx\x1b[48;2;8;8;8mx\x1b[38:5:8m\x1b[28m", "\x1b[38;5;8mx\x1b[48;2;8;8;8mx\x1b[38:5:8m\x1b[28m\x1b[0m"},
-		{"a colour of no end", "\x1b[" + strings.Repeat("1;", 100) + "m", `\x1b[` + strings.Repeat("1;", 100) + "m"},
-		{"a sequence inside a colour", "\x1b[1\x1b[2Jm", `\x1b[1\x1b[2Jm`},
-		{"a newline inside a colour", "\x1b[1\nm", "\\x1b[1\nm"},
-		{"a private colour", "\x1b[>4;2m\x1b[?4m", `\x1b[>4;2m\x1b[?4m`},
-		{"ESC at the end", "x\x1b", `x\x1b`},
-		{"a colour cut off at the end", "x\x1b[1;3", `x\x1b[1;3`},
-	} {
+	for _, c := range attackTerminalRows {
 		for step := range len(c.printed) + 1 {
 			var out bytes.Buffer
 			tm := &terminal{w: &out}
@@ -91,7 +110,8 @@ func TestAttackTerminal(t *testing.T) {
 		if err := json.Unmarshal(text, &want); err != nil {
 			t.Fatal(err)
 		}
-		if clean := visibleJSON(text); json.Unmarshal(clean, &again) != nil || again != want || bytes.ContainsFunc(clean, isControl) {
+		if clean := visibleJSON(text); json.Unmarshal(clean, &again) != nil || again != want ||
+			bytes.ContainsFunc(clean, isControl) {
 			t.Errorf("%s, as JSON: %q", c.name, clean)
 		}
 	}

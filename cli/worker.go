@@ -53,7 +53,8 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 4 MiB a slot, unless GOMEMLIMIT says otherwise); --memory is for machines.`,
 		Example: `  unitask worker --embedded
-  unitask worker --embedded --cluster-listen :6222 --cluster-key cluster.key --routes nats://a:6222,nats://b:6222,nats://c:6222
+  unitask worker --embedded --cluster-listen :6222 --cluster-key cluster.key --routes ` +
+			`nats://a:6222,nats://b:6222,nats://c:6222
   unitask worker --nats tls://nats.example.com:4222 --nats-creds worker.creds --slots 8
   unitask run --fleet embedded --code 'console.log(1)'`,
 		Args: cobra.NoArgs,
@@ -63,27 +64,33 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	fl.SortFlags = false
 	fl.StringVar(&f.url, "nats", "", "the NATS server: nats://HOST:PORT or tls://HOST:PORT, several with commas")
 	fl.BoolVar(&f.embedded, "embedded", false,
-		"start a NATS server in this process, on a free port of 127.0.0.1, or where --nats says; run --fleet embedded finds it")
+		"start a NATS server in this process, on a free port of 127.0.0.1, or where --nats says; "+
+			"run --fleet embedded finds it")
 	f.cluster.add(cmd)
 	fl.StringVar(&f.slots, "slots", "auto", "runs at once; auto is as many as processors, and as the memory holds")
 	f.memory = sizeVar(fl, "memory", 1<<20, "memory for machines, in all (default three quarters of this host's)")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
 	fl.StringVar(&f.policy, "policy", "",
-		"a policy file, a ceiling on every run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
+		"a policy file, a ceiling on every run beside each .unitask.toml from here upwards; "+
+			"alone if you trust it (policy trust)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1,
-		"copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
+		"copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; "+
+			"with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil,
-		"FILE of 64 hex digits (openssl rand -hex 32): workers that have the same resume each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
+		"FILE of 64 hex digits (openssl rand -hex 32): workers that have the same resume each other's paused sessions; "+
+			"TENANT=FILE is one tenant's own; repeatable")
 	fl.StringVar(&f.key, "worker-key", "",
-		"a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
+		"a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: "+
+			"submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT")
 	fl.StringVar(&f.token, "metrics-token", "",
 		"a FILE of the token that /metrics is read with (Authorization: Bearer); an address that is not loopback needs it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
 	fl.StringArrayVar(&f.tenants, "tenant", nil,
-		"a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
+		"a tenant to work for, NAME, or NAME=CREDS for each of several: "+
+			"a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
 	return cmd
 }
 
@@ -149,6 +156,12 @@ func (f *workerFlags) check() (*embedded.Cluster, error) {
 	return nil, usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
 }
 
+// workerLog returns a worker's log on standard error.
+func (a *app) workerLog(asJSON bool) *slog.Logger {
+	level := map[bool]slog.Level{false: slog.LevelWarn, true: slog.LevelInfo}[a.verbose]
+	return slog.New(logHandler(a.std.Stderr, asJSON, level))
+}
+
 func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	cluster, err := f.check()
 	if err != nil {
@@ -179,8 +192,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
-	level := map[bool]slog.Level{false: slog.LevelWarn, true: slog.LevelInfo}[a.verbose]
-	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
+	log := a.workerLog(f.logJSON)
 	config, announce := fleet.Config{}, func() error { return nil }
 	var replicasNow func() int
 	if f.embedded {
@@ -207,7 +219,9 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	info.Embedded, info.Slots, info.MemoryMB = f.embedded, slots, memoryMB
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: keys.session, Key: keys.own, Log: log}, fleet.OnHost(rt, ceiling))
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info,
+		Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: keys.session, Key: keys.own,
+		Log: log}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
 	}
@@ -226,8 +240,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err := announce(); err != nil {
 		return err
 	}
-	a.ui.note("worker %s at %s: %s at once, %d MiB for machines", w.Info().ID, config.URL,
-		count(slots, "run"), memoryMB)
+	a.ui.note("worker %s at %s: %s at once, %d MiB for machines", w.Info().ID, config.URL, count(slots, "run"), memoryMB)
 	return w.Run(cmd.Context())
 }
 

@@ -18,14 +18,16 @@ type clusterFlags struct {
 func (f *clusterFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.routes, "routes", "",
-		"with --embedded, be one cluster with these servers: nats://HOST:PORT, several with commas; this one may be among them, and three bear the loss of one")
+		"with --embedded, be one cluster with these servers: nats://HOST:PORT, several with commas; "+
+			"this one may be among them, and three bear the loss of one")
 	fl.StringVar(&f.listen, "cluster-listen", "",
 		"where the other servers reach this one: HOST:PORT, or :PORT on all addresses")
 	fl.StringVar(&f.key, "cluster-key", "",
 		"a FILE of 64 hex digits (openssl rand -hex 32), the same at all servers: who does not have it is none of them")
 	fl.StringVar(&f.name, "cluster-name", "", "the cluster's name (default unitask)")
 	fl.StringVar(&f.server, "server-name", "",
-		"this server's name in the cluster (default one that is made up once and kept); one that takes the place of a host that is gone has that one's")
+		"this server's name in the cluster (default one that is made up once and kept); "+
+			"one that takes the place of a host that is gone has that one's")
 }
 
 // read returns the requested cluster; nil means none.
@@ -36,7 +38,8 @@ func (f *clusterFlags) read(embeds bool) (*embedded.Cluster, error) {
 	if !embeds {
 		return nil,
 			errors.New(
-				"--routes, --cluster-… and --server-name are about the server of --embedded: a nats-server has them in its configuration")
+				"--routes, --cluster-… and --server-name are about the server of --embedded: " +
+					"a nats-server has them in its configuration")
 	}
 	for _, one := range [][2]string{
 		{f.routes, "--routes nats://HOST:PORT,… names the servers"},

@@ -14,6 +14,25 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
+// fetched returns the status and the text of a response.
+func fetched(t *testing.T, method, url string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
 // A worker serves its metrics at the configured address, and its health follows NATS.
 func TestWorkerMetrics(t *testing.T) {
 	server, err := embedded.Start(t.Context(), t.TempDir(), embedded.Options{})
@@ -21,35 +40,22 @@ func TestWorkerMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	w, err := fleet.NewWorker(t.Context(), fleet.WorkerConfig{Config: server.Config(), Info: fleet.WorkerInfo{Slots: 2, MemoryMB: 1024, Arch: "amd64"}}, nil)
+	w, err := fleet.NewWorker(t.Context(), fleet.WorkerConfig{Config: server.Config(),
+		Info: fleet.WorkerInfo{Slots: 2, MemoryMB: 1024, Arch: "amd64"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0", metricsHandler(w, func() unitask.PoolStats { return unitask.PoolStats{Idle: 3} }, ""))
+	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0",
+		metricsHandler(w, func() unitask.PoolStats { return unitask.PoolStats{Idle: 3} }, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	get := func(method, path string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+at.String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(text)
-	}
+	get := func(method, path string) (int, string) { return fetched(t, method, "http://"+at.String()+path) }
 	code, text := get("GET", "/metrics")
-	for _, line := range []string{"unitask_fleet_slots 2", "unitask_fleet_clones_ready 3", `unitask_fleet_connected{class="amd64",tenant="default"} 1`, "process_open_fds "} {
+	for _, line := range []string{"unitask_fleet_slots 2", "unitask_fleet_clones_ready 3",
+		`unitask_fleet_connected{class="amd64",tenant="default"} 1`, "process_open_fds "} {
 		if code != 200 || !strings.Contains(text, "\n"+line) {
 			t.Errorf("%d, without %s: %s", code, line, text)
 		}
@@ -77,7 +83,8 @@ func TestWorkerMetrics(t *testing.T) {
 	if err := slow.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 2*metricsHeaders)); err != nil {
+	if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: x\r\nX: "+
+		strings.Repeat("x", 2*metricsHeaders)); err != nil {
 		t.Fatal(err)
 	}
 	if answer, _ := io.ReadAll(slow); !strings.Contains(string(answer), " 431 ") {

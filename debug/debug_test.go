@@ -29,7 +29,9 @@ const schemaText = `[
  {"name": "set-action", "meta-type": "command", "arg-type": "3"},
  {"name": "0", "meta-type": "object", "members": []},
  {"name": "2", "meta-type": "object", "members": [{"name": "typename", "type": "str"}]},
- {"name": "3", "meta-type": "object", "members": [{"name": "reboot", "type": "4", "default": null}, {"name": "count", "type": "int", "default": null}, {"name": "on", "type": "bool", "default": null}, {"name": "options", "type": "0", "default": null}, {"name": "list", "type": "5", "default": null}]},
+ {"name": "3", "meta-type": "object", "members": [{"name": "reboot", "type": "4", "default": null}, {"name": ` +
+	`"count", "type": "int", "default": null}, {"name": "on", "type": "bool", "default": null}, {"name": "options", ` +
+	`"type": "0", "default": null}, {"name": "list", "type": "5", "default": null}]},
  {"name": "4", "meta-type": "enum", "values": ["reset", "shutdown"]},
  {"name": "5", "meta-type": "array", "element-type": "str"},
  {"name": "str", "meta-type": "builtin", "json-type": "string"},

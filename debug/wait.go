@@ -12,10 +12,12 @@ import (
 // waitDefault is wait's time limit if none is given.
 const waitDefault = 10 * time.Second
 
+var errWaitUsage = errors.New("wait serial|stdout|stderr TEXT [TIME], wait event NAME [TIME], " +
+	"wait stopped [TIME], or wait end [TIME]")
+
 func (c *Console) wait(ctx context.Context, args []string) (any, error) {
-	usage := errors.New("wait serial|stdout|stderr TEXT [TIME], wait event NAME [TIME], wait stopped [TIME], or wait end [TIME]")
 	if len(args) == 0 {
-		return nil, usage
+		return nil, errWaitUsage
 	}
 	need := 1
 	if !slices.Contains([]string{"stopped", "end"}, args[0]) {
@@ -28,7 +30,7 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 			return nil, fmt.Errorf("wait: %q is not a time: 10s, 2m", args[need])
 		}
 	} else if len(args) != need {
-		return nil, usage
+		return nil, errWaitUsage
 	}
 	var come func() bool // called with mu held
 	switch args[0] {
@@ -72,7 +74,7 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 			}
 		}
 	default:
-		return nil, usage
+		return nil, errWaitUsage
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -76,7 +76,8 @@ func (c Config) checkURL() error {
 				redacted(one))
 		case u.Scheme == "nats" && c.CA == "" && !c.Plain && !loopback(u.Hostname()):
 			return fmt.Errorf(
-				"fleet %.100q: nats:// to another host is in clear: use tls://, or allow it (Config.Plain, --nats-plain) on a network that nobody else is on", one)
+				"fleet %.100q: nats:// to another host is in clear: "+
+					"use tls://, or allow it (Config.Plain, --nats-plain) on a network that nobody else is on", one)
 		}
 	}
 	return nil

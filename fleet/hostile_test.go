@@ -26,49 +26,6 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-type hostileTenantRow struct {
-	ticket string
-	entry  any
-	ends   string // its final state; "" means that nothing happens
-	says   string
-}
-
-// hostileTenantRows are the cases of TestHostileTenant.
-func hostileTenantRows(
-	request func(more map[string]any) map[string]any, entry func(task any) map[string]any,
-	inline func(text string) map[string]any, huge, wrong map[string]any,
-	archive func(h *tar.Header, text string) map[string]any, outside string,
-) map[string]hostileTenantRow {
-	return map[string]hostileTenantRow{
-		"no-json":          {ticket: "{{{{"},
-		"deep-json":        {ticket: strings.Repeat("[", 1000)},
-		"id-is-a-path":     {ticket: `{"run":"../../etc/passwd"}`},
-		"id-is-a-wildcard": {ticket: `{"run":"*"}`},
-		"no-such-run":      {},
-		"entry-garbage":    {entry: "text"},
-		"attempt-negative": {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": -5}},
-		"losses-many":      {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1, "losses": 2}},
-		"attempt-many":     {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1 << 40}},
-		"state-unknown":    {entry: map[string]any{"state": "finished?", "class": "amd64", "memoryMb": 1, "task": request(nil)}},
-		"memory-negative":  {entry: map[string]any{"state": "queued", "class": "amd64", "memoryMb": -1 << 40}},
-		"task-garbage":     {entry: entry(inline("]")), ends: "ended", says: "malformed"},
-		"task-misspelled":  {entry: entry(inline(`{"Request":{}}`)), ends: "ended", says: "malformed"},
-		"task-huge":        {entry: entry(huge), ends: "ended", says: "malformed"},
-		"task-name-lies":   {entry: entry(wrong), ends: "ended", says: "malformed"},
-		"task-missing":     {entry: entry(map[string]any{"sha256": strings.Repeat("b", 64), "size": 10}), ends: "ended", says: "not found"},
-		"caller-long":      {entry: entry(request(map[string]any{"caller": strings.Repeat("x", 10_000)})), ends: "ended", says: "malformed"},
-		"archive-up":       {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}, "x")})), ends: "ended", says: "malformed"},
-		"archive-root":     {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: outside, Typeflag: tar.TypeReg}, "x")})), ends: "ended", says: "malformed"},
-		"archive-device":   {entry: entry(request(map[string]any{"files": archive(&tar.Header{Name: "dev", Typeflag: tar.TypeChar}, "")})), ends: "ended", says: "neither file"},
-		"archive-sparse":   {entry: entry(request(map[string]any{"files": inline(sparse(1 << 40))})), ends: "ended", says: "its files have more than"},
-		"memory-lies":      {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}})), ends: "ended", says: "no worker has"},
-		"arch-other":       {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "arch": "riscv64"}})), ends: "ended", says: "malformed"},
-		"asks-somebody":    {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "ask": []string{"example.com"}}})), ends: "ended", says: "nobody is there to be asked"},
-		"claimed-by-none":  {entry: map[string]any{"state": "claimed", "worker": "../x", "attempt": 3, "losses": 2, "class": "amd64", "task": request(nil)}, ends: "lost", says: ""},
-		"archive-garbage":  {entry: entry(request(map[string]any{"files": inline(strings.Repeat("x", 2000))})), ends: "ended", says: "brings"},
-	}
-}
-
 // A tenant with valid credentials writes data into the queue and its bucket by hand. No data stops the worker, runs
 // code that nobody requested, or leaves something outside.
 func TestHostileTenant(t *testing.T) {
@@ -106,7 +63,8 @@ func TestHostileTenant(t *testing.T) {
 	}
 	send := func(text string) {
 		t.Helper()
-		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", []byte(text)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal",
+			[]byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,7 +97,8 @@ func TestHostileTenant(t *testing.T) {
 				return strings.Contains(text, `"state":"`+row.ends+`"`)
 			})
 			var e struct{ Report struct{ Inline []byte } }
-			if err := json.Unmarshal([]byte(text), &e); err != nil || row.says != "" && !strings.Contains(string(e.Report.Inline), row.says) {
+			if err := json.Unmarshal([]byte(text), &e); err != nil || row.says != "" &&
+				!strings.Contains(string(e.Report.Inline), row.says) {
 				t.Errorf("%v %s does not say %q", err, e.Report.Inline, row.says)
 			}
 		})
@@ -165,7 +124,8 @@ func outliveNonsense(t *testing.T, js jetstream.JetStream, w *fleet.Worker, log,
 		t.Error("a file was written outside")
 	}
 	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
-	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine"}, unitask.IO{}); err != nil || string(res.Stdout) != "fine\n" {
+	if res, err := rt.Run(t.Context(), unitask.Request{Code: "out fine"}, unitask.IO{}); err != nil ||
+		string(res.Stdout) != "fine\n" {
 		t.Errorf("after them: %v %s", err, asJSON(res))
 	}
 }
@@ -184,10 +144,12 @@ func forge(t *testing.T, js jetstream.JetStream, id string, task any) (last stri
 		t.Fatal(err)
 	}
 	arch := string(unitask.HostArch())
-	if _, err := kv.Put(t.Context(), id, []byte(asJSON(map[string]any{"state": "queued", "class": arch, "task": inlined(asJSON(task))}))); err != nil {
+	if _, err := kv.Put(t.Context(), id, []byte(asJSON(map[string]any{"state": "queued", "class": arch,
+		"task": inlined(asJSON(task))}))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".default.normal", []byte(asJSON(map[string]string{"run": id}))); err != nil {
+	if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".default.normal",
+		[]byte(asJSON(map[string]string{"run": id}))); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool {
@@ -216,7 +178,8 @@ func forge(t *testing.T, js jetstream.JetStream, id string, task any) (last stri
 func sparse(size int64) string {
 	block := func(text string) string { return text + strings.Repeat("\x00", (512-len(text)%512)%512) }
 	header := func(name string, kind byte, size int) string {
-		h := fmt.Sprintf("%s%s0000644\x000000000\x000000000\x00%011o\x0000000000000\x00        %c", name, strings.Repeat("\x00", 100-len(name)), size, kind)
+		h := fmt.Sprintf("%s%s0000644\x000000000\x000000000\x00%011o\x0000000000000\x00        %c", name,
+			strings.Repeat("\x00", 100-len(name)), size, kind)
 		h = block(h + strings.Repeat("\x00", 100) + "ustar\x0000")
 		sum := 0
 		for _, c := range []byte(h) {
@@ -225,11 +188,13 @@ func sparse(size int64) string {
 		return h[:148] + fmt.Sprintf("%06o\x00 ", sum) + h[156:]
 	}
 	records := ""
-	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big", fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big",
+		fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
 		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // of two digits
 	}
 	holes := fmt.Sprintf("1\n%d\n0\n", size)
-	return header("x", 'x', len(records)) + block(records) + header("big", '0', 512) + block(holes) + strings.Repeat("\x00", 1024)
+	return header("x", 'x', len(records)) + block(records) + header("big", '0', 512) + block(holes) +
+		strings.Repeat("\x00", 1024)
 }
 
 // hostileWorker writes artifacts with invalid names.
@@ -242,7 +207,8 @@ func (hostileWorker) Run(_ context.Context, job fleet.Job) (fleet.Done, error) {
 		Result:  &unitask.Result{RunID: "../../x", Outcome: unitask.OutcomeExited},
 		Machine: json.RawMessage(`{"kernel":"linux"}`),
 		Left: func(add func(string, fs.FileMode, int64, io.Reader) error) error {
-			for _, name := range []string{"out/../../../up", "out//etc/root", "out/" + strings.Repeat("a/", 100) + "deep", "out/ok", "netlog", "run.json", "../run.json"} {
+			for _, name := range []string{"out/../../../up", "out//etc/root", "out/" + strings.Repeat("a/", 100) + "deep",
+				"out/ok", "netlog", "run.json", "../run.json"} {
 				if err := add(name, 0o4777, 5, strings.NewReader("bytes")); err != nil {
 					return err
 				}
@@ -282,9 +248,11 @@ func startSubmitting(t *testing.T, most fleet.Priority) (*server.Server, *fleet.
 	t.Helper()
 	publish, subscribe := fleet.Permissions("alice", most)
 	ns := startNATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "worker", Password: "worker"}, {Username: "alice", Password: "alice", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}, Response: &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
-		}}}
+		o.Users = []*server.User{{Username: "worker", Password: "worker"},
+			{Username: "alice", Password: "alice", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe},
+				Response: &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
+			}}}
 	})
 	config := workerConfig(ns.ClientURL(), 2)
 	config.User, config.Password, config.Tenant = "worker", "worker", "alice"
@@ -297,7 +265,8 @@ func TestSubmitterOnly(t *testing.T) {
 	ns, _ := startSubmitting(t, fleet.Normal)
 	large := strings.Repeat("y", 1<<20)
 	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "alice", Password: "alice"})
-	res, err := rt.Run(t.Context(), unitask.Request{Code: "out " + large + "\nsecret KEY\nstdin\nartifact a", Secrets: map[string]string{"KEY": "of-alice"}}, unitask.IO{Stdin: strings.NewReader("typed\n")})
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "out " + large + "\nsecret KEY\nstdin\nartifact a",
+		Secrets: map[string]string{"KEY": "of-alice"}}, unitask.IO{Stdin: strings.NewReader("typed\n")})
 	if err != nil || !strings.HasSuffix(string(res.Stdout), "y\n8 bytes\ntyped\n") || len(res.Artifacts) != 1 {
 		t.Fatalf("%v %d bytes", err, len(res.Stdout))
 	}
@@ -305,20 +274,24 @@ func TestSubmitterOnly(t *testing.T) {
 		t.Errorf("what the queue holds: %v", err)
 	}
 	denied := make(chan error, 64)
-	nc, _ := dial(t, ns.ClientURL(), nats.UserInfo("alice", "alice"), nats.CustomInboxPrefix("_INBOX_alice"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+	nc, _ := dial(t, ns.ClientURL(), nats.UserInfo("alice", "alice"), nats.CustomInboxPrefix("_INBOX_alice"),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	for name, try := range map[string]func() error{
 		"prints":              func() error { return nc.Publish("unitask.out.alice.x", nil) },
 		"passes for a worker": func() error { return nc.Publish("$KV.unitask-workers.w", []byte(`{}`)) },
 		"misses a worker":     func() error { return nc.Publish("$KV.unitask-missed.w", nil) },
 		"drains a worker":     func() error { return nc.Publish("unitask.drain.w", nil) },
 		"asks for secrets":    func() error { return nc.Publish("unitask.ask.alice.x", []byte(`{"what":"secrets"}`)) },
-		"reads the queue":     func() error { return nc.Publish("$JS.API.STREAM.MSG.GET.unitask-queue", []byte(`{"seq":1}`)) },
-		"empties the queue":   func() error { return nc.Publish("$JS.API.STREAM.PURGE.unitask-queue", nil) },
-		"deletes a bucket":    func() error { return nc.Publish("$JS.API.STREAM.DELETE.KV_unitask-runs-alice", nil) },
-		"changes bounds":      func() error { return nc.Publish("$JS.API.STREAM.UPDATE.KV_unitask-runs-alice", nil) },
-		"takes runs":          func() error { return nc.Publish("$JS.API.CONSUMER.MSG.NEXT.unitask-queue.x", nil) },
-		"hears all":           func() error { _, err := nc.SubscribeSync(">"); return err },
-		"hears workers":       func() error { _, err := nc.SubscribeSync("_INBOX.>"); return err },
+		"reads the queue": func() error {
+			return nc.Publish("$JS.API.STREAM.MSG.GET.unitask-queue",
+				[]byte(`{"seq":1}`))
+		},
+		"empties the queue": func() error { return nc.Publish("$JS.API.STREAM.PURGE.unitask-queue", nil) },
+		"deletes a bucket":  func() error { return nc.Publish("$JS.API.STREAM.DELETE.KV_unitask-runs-alice", nil) },
+		"changes bounds":    func() error { return nc.Publish("$JS.API.STREAM.UPDATE.KV_unitask-runs-alice", nil) },
+		"takes runs":        func() error { return nc.Publish("$JS.API.CONSUMER.MSG.NEXT.unitask-queue.x", nil) },
+		"hears all":         func() error { _, err := nc.SubscribeSync(">"); return err },
+		"hears workers":     func() error { _, err := nc.SubscribeSync("_INBOX.>"); return err },
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			if err := try(); err != nil {
@@ -346,7 +319,8 @@ func TestAttackDelivered(t *testing.T) {
 	ns, w := startSubmitting(t, fleet.Low)
 	all, js := dial(t, ns.ClientURL(), nats.UserInfo("worker", "worker"))
 	nc, _ := dial(t, ns.ClientURL(), nats.UserInfo("alice", "alice"), nats.CustomInboxPrefix("_INBOX_alice"))
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "short", Subjects: []string{"x"}, MaxBytes: 1 << 20}); err != nil {
+	if _, err := js.CreateStream(t.Context(),
+		jetstream.StreamConfig{Name: "short", Subjects: []string{"x"}, MaxBytes: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	const key = "$KV.unitask-runs-alice.evil"
@@ -357,7 +331,8 @@ func TestAttackDelivered(t *testing.T) {
 		if _, err := from.nc.Request(from.subject, []byte(`{"run":"x"}`), time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		for i, to := range []string{"unitask.drain." + w.Info().ID, "unitask.cancel.alice.x", "unitask.queue." + string(unitask.HostArch()) + ".alice.high"} {
+		for i, to := range []string{"unitask.drain." + w.Info().ID, "unitask.cancel.alice.x", "unitask.queue." +
+			string(unitask.HostArch()) + ".alice.high"} {
 			name := fmt.Sprint("c", i)
 			sub, err := all.SubscribeSync(to)
 			if err != nil {
@@ -367,8 +342,10 @@ func TestAttackDelivered(t *testing.T) {
 				t.Fatal(err)
 			}
 			made := asJSON(map[string]any{"stream_name": from.stream, "config": map[string]any{
-				"name": name, "deliver_subject": to, "ack_policy": "none", "deliver_policy": "all", "mem_storage": true, "filter_subject": from.subject}})
-			if answer, err := from.nc.Request("$JS.API.CONSUMER.CREATE."+from.stream+"."+name+"."+from.subject, []byte(made), time.Minute); err != nil || strings.Contains(string(answer.Data), `"error"`) {
+				"name": name, "deliver_subject": to, "ack_policy": "none", "deliver_policy": "all", "mem_storage": true,
+				"filter_subject": from.subject}})
+			if answer, err := from.nc.Request("$JS.API.CONSUMER.CREATE."+from.stream+"."+name+"."+from.subject, []byte(made),
+				time.Minute); err != nil || strings.Contains(string(answer.Data), `"error"`) {
 				t.Fatalf("%v %s", err, answer.Data)
 			}
 			m, err := sub.NextMsg(time.Minute) // so the worker has received it, too
@@ -387,8 +364,64 @@ func TestAttackDelivered(t *testing.T) {
 		got = string(res.Stdout)
 	}
 	attack.Check(t, "what JetStream delivers to a worker's subjects", "fine\n", got)
-	if publish, _ := fleet.Permissions("alice", "hgih"); slices.ContainsFunc(publish, func(s string) bool { return strings.HasPrefix(s, "unitask.queue.") }) {
+	if publish, _ := fleet.Permissions("alice", "hgih"); slices.ContainsFunc(publish,
+		func(s string) bool { return strings.HasPrefix(s, "unitask.queue.") }) {
 		t.Errorf("a priority that there is none of lets ask for runs: %q", publish)
+	}
+}
+
+type answeredRow struct {
+	name string
+	do   func() error
+	want func(*nats.Msg) bool
+}
+
+// answeredRows are the cases of TestAttackAnswered: what makes JetStream publish on a worker's subject drain.
+func answeredRows(nc *nats.Conn, worker, drain string) []answeredRow {
+	const stream, key = "KV_unitask-runs-alice", "$KV.unitask-runs-alice.evil"
+	stored := func() *nats.Msg {
+		m := nats.NewMsg(key)
+		m.Header.Set("Drain", "1")
+		m.Reply = drain
+		return m
+	}
+	answer := func(subject, text string) func() error {
+		return func() error { return nc.PublishRequest(subject, drain, []byte(text)) }
+	}
+	consumer := asJSON(map[string]any{"stream_name": stream,
+		"config": map[string]any{"name": "beats", "deliver_subject": drain, "ack_policy": "none", "deliver_policy": "all",
+			"mem_storage": true, "filter_subject": key, "flow_control": true, "idle_heartbeat": 200 * time.Millisecond}})
+	return []answeredRow{
+		{
+			name: "that a message was stored",
+			do:   func() error { return nc.PublishMsg(stored()) },
+			want: func(m *nats.Msg) bool { return strings.Contains(string(m.Data), `"seq"`) },
+		},
+		{
+			name: "what a stream is like",
+			do:   answer("$JS.API.STREAM.INFO."+stream, ""),
+			want: func(m *nats.Msg) bool { return strings.Contains(string(m.Data), "stream_info") },
+		},
+		{
+			name: "a message that a stream has",
+			do:   answer("$JS.API.STREAM.MSG.GET."+stream, `{"last_by_subj":"`+key+`"}`),
+			want: func(m *nats.Msg) bool { return strings.Contains(string(m.Data), "msg_get") },
+		},
+		{
+			name: "a message as it is",
+			do:   answer("$JS.API.DIRECT.GET.KV_unitask-workers.$KV.unitask-workers."+worker, ""),
+			want: func(m *nats.Msg) bool { return m.Header.Get("Nats-Stream") != "" },
+		},
+		{
+			name: "that there is no such message",
+			do:   answer("$JS.API.DIRECT.GET.KV_unitask-workers.x", ""),
+			want: func(m *nats.Msg) bool { return m.Header.Get("Status") == "404" },
+		},
+		{
+			name: "the heartbeat of a consumer",
+			do:   answer("$JS.API.CONSUMER.CREATE."+stream+".beats."+key, consumer),
+			want: func(m *nats.Msg) bool { return m.Header.Get("Description") == "Idle Heartbeat" },
+		},
 	}
 }
 
@@ -407,30 +440,7 @@ func TestAttackAnswered(t *testing.T) {
 	if err := all.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	const stream, key = "KV_unitask-runs-alice", "$KV.unitask-runs-alice.evil"
-	stored := func() *nats.Msg {
-		m := nats.NewMsg(key)
-		m.Header.Set("Drain", "1")
-		m.Reply = drain
-		return m
-	}
-	answer := func(subject, text string) func() error {
-		return func() error { return nc.PublishRequest(subject, drain, []byte(text)) }
-	}
-	consumer := asJSON(map[string]any{"stream_name": stream, "config": map[string]any{"name": "beats", "deliver_subject": drain, "ack_policy": "none", "deliver_policy": "all",
-		"mem_storage": true, "filter_subject": key, "flow_control": true, "idle_heartbeat": 200 * time.Millisecond}})
-	for _, row := range []struct {
-		name string
-		do   func() error
-		want func(*nats.Msg) bool
-	}{
-		{"that a message was stored", func() error { return nc.PublishMsg(stored()) }, func(m *nats.Msg) bool { return strings.Contains(string(m.Data), `"seq"`) }},
-		{"what a stream is like", answer("$JS.API.STREAM.INFO."+stream, ""), func(m *nats.Msg) bool { return strings.Contains(string(m.Data), "stream_info") }},
-		{"a message that a stream has", answer("$JS.API.STREAM.MSG.GET."+stream, `{"last_by_subj":"`+key+`"}`), func(m *nats.Msg) bool { return strings.Contains(string(m.Data), "msg_get") }},
-		{"a message as it is", answer("$JS.API.DIRECT.GET.KV_unitask-workers.$KV.unitask-workers."+w.Info().ID, ""), func(m *nats.Msg) bool { return m.Header.Get("Nats-Stream") != "" }},
-		{"that there is no such message", answer("$JS.API.DIRECT.GET.KV_unitask-workers.x", ""), func(m *nats.Msg) bool { return m.Header.Get("Status") == "404" }},
-		{"the heartbeat of a consumer", answer("$JS.API.CONSUMER.CREATE."+stream+".beats."+key, consumer), func(m *nats.Msg) bool { return m.Header.Get("Description") == "Idle Heartbeat" }},
-	} {
+	for _, row := range answeredRows(nc, w.Info().ID, drain) {
 		if err := row.do(); err != nil {
 			t.Fatal(err)
 		}

@@ -23,6 +23,22 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
+func zstdOf(t *testing.T, content []byte, opts ...zstd.EOption) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z, err := zstd.NewWriter(&out, opts...)
+	if err == nil {
+		_, err = z.Write(content)
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
 // A tenant's objects can contain anything. An object that is not a disk with the right digest never becomes an image,
 // and takes no more space than declared.
 func TestAttackImages(t *testing.T) {
@@ -37,20 +53,7 @@ func TestAttackImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	packed := func(content []byte, opts ...zstd.EOption) []byte {
-		var out bytes.Buffer
-		z, err := zstd.NewWriter(&out, opts...)
-		if err == nil {
-			_, err = z.Write(content)
-		}
-		if err == nil {
-			err = z.Close()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out.Bytes()
-	}
+	packed := func(content []byte, opts ...zstd.EOption) []byte { return zstdOf(t, content, opts...) }
 	disk := bytes.Repeat([]byte("disk"), 64<<10)
 	whole := packed(disk)
 	for name, row := range map[string]struct {
@@ -60,17 +63,20 @@ func TestAttackImages(t *testing.T) {
 		link   bool
 		says   string // "" means that it is accepted
 	}{
-		"what it says":       {object: whole, size: int64(len(disk))},
-		"another disk":       {object: packed(bytes.Repeat([]byte("evil"), 64<<10)), size: int64(len(disk)), says: "not what its digest says"},
-		"cut off":            {object: whole[:len(whole)/2], size: int64(len(disk)), says: "not what its digest says"},
-		"not compressed":     {object: disk, size: int64(len(disk)), says: "magic number"},
-		"empty":              {object: nil, size: int64(len(disk)), says: "not what its digest says"},
-		"more than it says":  {object: whole, size: int64(len(disk)) - 512, says: "has more than"},
-		"less than it says":  {object: whole, size: int64(len(disk)) + 512, says: "not what its digest says"},
-		"a bomb":             {object: packed(make([]byte, 512<<20)), size: int64(len(disk)), says: "has more than"},
-		"a window of 64 MiB": {object: packed(append(bytes.Repeat([]byte("w"), 80<<20), disk...), zstd.WithWindowSize(64<<20)), size: int64(len(disk)), says: "window size exceeded"},
-		"a link":             {object: whole, size: int64(len(disk)), link: true, says: "malformed"},
-		"nothing there":      {size: 512, says: "object not found", change: func(m *jetstream.ObjectMeta) { m.Name = "elsewhere" }},
+		"what it says": {object: whole, size: int64(len(disk))},
+		"another disk": {object: packed(bytes.Repeat([]byte("evil"), 64<<10)), size: int64(len(disk)),
+			says: "not what its digest says"},
+		"cut off":           {object: whole[:len(whole)/2], size: int64(len(disk)), says: "not what its digest says"},
+		"not compressed":    {object: disk, size: int64(len(disk)), says: "magic number"},
+		"empty":             {object: nil, size: int64(len(disk)), says: "not what its digest says"},
+		"more than it says": {object: whole, size: int64(len(disk)) - 512, says: "has more than"},
+		"less than it says": {object: whole, size: int64(len(disk)) + 512, says: "not what its digest says"},
+		"a bomb":            {object: packed(make([]byte, 512<<20)), size: int64(len(disk)), says: "has more than"},
+		"a window of 64 MiB": {object: packed(append(bytes.Repeat([]byte("w"), 80<<20), disk...),
+			zstd.WithWindowSize(64<<20)), size: int64(len(disk)), says: "window size exceeded"},
+		"a link": {object: whole, size: int64(len(disk)), link: true, says: "malformed"},
+		"nothing there": {size: 512, says: "object not found",
+			change: func(m *jetstream.ObjectMeta) { m.Name = "elsewhere" }},
 	} {
 		sum := sha256.Sum256(append(disk, name...)) // a separate name, so that rows don't conflict
 		if row.says == "" {
@@ -94,14 +100,16 @@ func TestAttackImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := containers(t, rt)
-		err := rt.Catalog().TakeShipped(t.Context(), "mallory", b, func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
+		err := rt.Catalog().TakeShipped(t.Context(), "mallory", b,
+			func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
 		if row.says == "" {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
 		}
-		got := fmt.Sprintf("refused %t, stayed %t", err != nil && strings.Contains(err.Error(), row.says), containers(t, rt) != before)
+		got := fmt.Sprintf("refused %t, stayed %t", err != nil && strings.Contains(err.Error(), row.says),
+			containers(t, rt) != before)
 		attack.Check(t, "the object store has an image that is "+name, "refused true, stayed false", got)
 	}
 }

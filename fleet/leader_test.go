@@ -155,7 +155,8 @@ func TestWaitServerLeaves(t *testing.T) {
 	t.Parallel()
 	s := bucket(t)
 	if _, err := s.runs.Create(t.Context(), "run",
-		[]byte(`{"state":"lost","class":"amd64","task":{},"memoryMb":0,"created":"2026-01-01T00:00:00Z","attempt":1,"why":"told"}`)); err != nil {
+		[]byte(`{"state":"lost","class":"amd64","task":{},"memoryMb":0,"created":"2026-01-01T00:00:00Z","attempt":1,`+
+			`"why":"told"}`)); err != nil {
 		t.Fatal(err)
 	}
 	for name, row := range map[string]struct {

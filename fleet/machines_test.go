@@ -110,7 +110,8 @@ func runUnderBothCeilings(
 	caller := unitask.Caller{Name: "alice", Via: unitask.ViaAPI,
 		Ceiling: ceiling("submitter.toml", "allowNet = [\"a.example\", \"b.example\"]\ntimeoutSeconds = 50\n")}
 	res, err := rt.RunFor(t.Context(), caller, unitask.Request{
-		Code: `const fs = require("fs"); console.log(process.env.KEY, "OTHER" in process.env, fs.readFileSync("/in/in.txt", "utf8")); fs.writeFileSync("/out/made.txt", "made"); process.exitCode = 7`,
+		Code: `const fs = require("fs"); console.log(process.env.KEY, "OTHER" in process.env, ` +
+			`fs.readFileSync("/in/in.txt", "utf8")); fs.writeFileSync("/out/made.txt", "made"); process.exitCode = 7`,
 		Dirs: []unitask.Mount{{Host: brings, Guest: "/in"}}, AllowNet: []string{"a.example", "b.example", "c.example"},
 		AllowTCP: []string{"127.0.0.1:5432"}, MemoryMB: 1024, Kernel: unitask.Linux,
 		Secrets: map[string]string{"KEY": secret, "OTHER": "another-secret"},
@@ -195,7 +196,9 @@ func followLinksOfWorker(t *testing.T, dir string, ns *server.Server) {
 		}
 		tw.Close()
 		row.asks["kernel"] = "linux"
-		row.asks["code"] = `const fs = require("fs"); for (const f of ["/f.txt", "/d/key", "/in/f.txt", "/in/d/key", "/in/up/key"]) { try { console.log(f, fs.readFileSync(f, "utf8")) } catch (e) { console.log(f, e.code) } }`
+		row.asks["code"] = `const fs = require("fs"); ` +
+			`for (const f of ["/f.txt", "/d/key", "/in/f.txt", "/in/d/key", "/in/up/key"]) { try { console.log(f, ` +
+			`fs.readFileSync(f, "utf8")) } catch (e) { console.log(f, e.code) } }`
 		out := forge(t, js, strings.ReplaceAll(row.id, " ", "-"),
 			map[string]any{"request": row.asks, "files": inlined(archive.String())})
 		if strings.Contains(out, "of-the-worker-itself") {

@@ -36,7 +36,9 @@ func newMetrics(w *Worker) *metrics {
 	m := &metrics{
 		w: w,
 		runs: counter("runs_total",
-			"Runs that have ended on this worker, by how: an outcome, refused, error, returned (to the queue, by a worker that goes) or fenced (its submitter cancelled it, or another worker has it).", "outcome"),
+			"Runs that have ended on this worker, by how: "+
+				"an outcome, refused, error, returned (to the queue, "+
+				"by a worker that goes) or fenced (its submitter cancelled it, or another worker has it).", "outcome"),
 		lost: counter("lost_total",
 			"Runs that this worker found lost: their worker is gone, and they may not be made again."),
 		retried: counter("retried_total", "Runs that this worker has made again, since their worker was lost."),

@@ -30,7 +30,8 @@ func TestAttackOrphans(t *testing.T) {
 	for i := range many {
 		id := fmt.Sprintf("of-a-lost-one-%d", i)
 		text := fmt.Sprintf(
-			`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":"lost"}`, unitask.HostArch())
+			`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z",`+
+				`"attempt":1,"worker":"lost"}`, unitask.HostArch())
 		if _, err := runs.PutString(t.Context(), id, text); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +66,8 @@ func TestOrphanOfTwo(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := fmt.Sprintf(
-			`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":%q}`, unitask.HostArch(), worker)
+			`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z",`+
+				`"attempt":1,"worker":%q}`, unitask.HostArch(), worker)
 		if _, err := runs.PutString(t.Context(), id, text); err != nil {
 			t.Fatal(err)
 		}

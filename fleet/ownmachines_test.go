@@ -130,6 +130,13 @@ func tookAlong(t *testing.T, rt *unitask.Runtime) (digests []string) {
 
 var cameAs = regexp.MustCompile(`shipped as (sha256:[0-9a-f]{64})`)
 
+// showsWords prints what the image words has.
+const showsWords = "import os, subprocess, sys\nwarm = 'colorsys' in sys.modules\ntry:\n" +
+	" open('/opt/words/new', 'w')\n" +
+	"except OSError as e:\n no = e.errno\n" +
+	"print(open('/opt/words/a.txt').read(), os.environ['WHO'], no, subprocess.run('/opt/words/tool', " +
+	"capture_output=True, text=True).stdout.strip(), warm)"
+
 // A custom image is shipped once to a worker that accepts such images: its files, variables and memory over the
 // worker's own python. Another ceiling refuses it, whatever images of that name the worker has, or allows it by its
 // digest.
@@ -137,10 +144,9 @@ func TestOwnImageAlong(t *testing.T) {
 	f := startOwnFleet(t)
 	home := testhome.New(t, f.base)
 	build(t, home, "words",
-		"from = 'python'\nmemoryMb = 320\nwarm = ['colorsys']\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one", "words/tool": "#!/bin/sh\necho tool\n"})
-	ask := unitask.Request{Image: "words", Cold: true,
-		Code: "import os, subprocess, sys\nwarm = 'colorsys' in sys.modules\ntry:\n open('/opt/words/new', 'w')\nexcept OSError as e:\n no = e.errno\n" +
-			"print(open('/opt/words/a.txt').read(), os.environ['WHO'], no, subprocess.run('/opt/words/tool', capture_output=True, text=True).stdout.strip(), warm)"}
+		"from = 'python'\nmemoryMb = 320\nwarm = ['colorsys']\n[files]\n'/opt/words' = 'words'\n[env]\n"+
+			"WHO = 'the submitter'\n", map[string]string{"words/a.txt": "one", "words/tool": "#!/bin/sh\necho tool\n"})
+	ask := unitask.Request{Image: "words", Cold: true, Code: showsWords}
 	const want = "one the submitter 30 tool False\n" // EROFS
 
 	var digest string
@@ -404,7 +410,8 @@ func wheels(t *testing.T, name, version, module string) {
 }
 
 var wantsGreeting = unitask.Request{Language: "python", Packages: []string{"pip:greeting==1.2"}, Cold: true,
-	Code: "try:\n import greeting\n print(greeting.TEXT, greeting.__file__)\nexcept ImportError as e:\n print(e.name, 'is not there')"}
+	Code: "try:\n import greeting\n print(greeting.TEXT, greeting.__file__)\nexcept ImportError as e:\n" +
+		" print(e.name, 'is not there')"}
 
 // Packages that one of the two ceilings forbids are missing, and the record says which ceiling it was.
 func TestFleetPackagesDenied(t *testing.T) {

@@ -42,7 +42,8 @@ func (c *Client) newSession(
 		return view, policy.Bad(
 			"image",
 			fmt.Sprintf("%.80q", req.Image),
-			"has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use %s",
+			"has no sessions on a fleet, to which a run takes an image of your own or a container's along, "+
+				"and a session does not: use %s",
 			strings.Join(have, ", "),
 		)
 	}

@@ -57,7 +57,8 @@ func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.
 		a = r.Answer
 	default:
 		err = policy.Bad("session", req.Op,
-			"is not there for sessions on a fleet, in this form: no folders, background commands, ports, standard input and terminals")
+			"is not there for sessions on a fleet, in this form: "+
+				"no folders, background commands, ports, standard input and terminals")
 	}
 	return a, err
 }

@@ -150,7 +150,9 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 			_ = s.store.runs.Purge(ctx, s.id)
 		}
 		return fmt.Errorf(
-			"submit run %s with priority %s: NATS does not let this user: ask for a lower one, or have the user's permissions changed (unitask fleet permissions --priority)", s.id, priority)
+			"submit run %s with priority %s: NATS does not let this user: "+
+				"ask for a lower one, or have the user's permissions changed (unitask fleet permissions --priority)", s.id,
+			priority)
 	}
 	if err != nil {
 		return fmt.Errorf("submit run %s: %w", s.id, err)

@@ -169,7 +169,8 @@ func (w *Worker) apart(ctx context.Context) error {
 		}
 		if other, is := whose[account]; is {
 			return fmt.Errorf(
-				"tenants %s and %s have the same NATS account %.80q, in which each can reach what is the other's: give each an account", other, l.tenant, account)
+				"tenants %s and %s have the same NATS account %.80q, in which each can reach what is the other's: "+
+					"give each an account", other, l.tenant, account)
 		}
 		whose[account] = l.tenant
 	}

@@ -44,17 +44,23 @@ lastvector: 000000000000000e (Page fault)
 frame trace:
 `
 	for name, c := range map[string]struct{ console, want string }{
-		"nanos, an assertion": {"frame trace: \nffffc0: x\n" +
-			"assertion !ctx->waiting_on failed at /b/src/src/kernel/mutex.c:96 (IP 0xffffffffa615af3a) in mutex_lock_internal()\n" +
-			"lastvector: 000000000000000e (Page fault)\n",
-			"assertion !ctx->waiting_on failed at kernel/mutex.c:96 in mutex_lock_internal()"},
+		"nanos, an assertion": {
+			console: "frame trace: \nffffc0: x\n" +
+				"assertion !ctx->waiting_on failed at /b/src/src/kernel/mutex.c:96 (IP 0xffffffffa615af3a) in " +
+				"mutex_lock_internal()\n" +
+				"lastvector: 000000000000000e (Page fault)\n",
+			want: "assertion !ctx->waiting_on failed at kernel/mutex.c:96 in mutex_lock_internal()",
+		},
 		"nanos, a fault": {"[0.4] en1: assigned 10.0.2.15\n" + fault,
 			"page fault in the kernel, in log_extension_init"},
 		"nanos, a fault nowhere": {"no fault handler\nlastvector: 000000000000000e (Page fault)\n" +
 			"   rip: ffffc00002858148\n", "page fault in the kernel"},
 		"nanos, a stack overflown": {"frame ffffc00002858000 already full\n", "frame ffffc00002858000 already full"},
-		"linux":                    {"[    1.234567] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009\n", "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009"},
-		"nothing":                  {"[0.4] en1: assigned 10.0.2.15\n", "it does not say why"},
+		"linux": {
+			console: "[    1.234567] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009\n",
+			want:    "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009",
+		},
+		"nothing": {"[0.4] en1: assigned 10.0.2.15\n", "it does not say why"},
 	} {
 		if got := DeathCause(c.console); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

@@ -13,7 +13,8 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.[ch] init/*.[ch] nanos/*.[ch] node/addon/*.[ch] python/program/*.[ch] shell/program/*.c start/*.[ch]
+//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.[ch] init/*.[ch] nanos/*.[ch]
+//go:embed node/addon/*.[ch] python/program/*.[ch] shell/program/*.c start/*.[ch]
 var Sources embed.FS
 
 // Nanos lists the sources that are linked into the language's own process on that kernel.

@@ -42,4 +42,5 @@ func (im *Image) Boot() Boot {
 //
 // On amd64, no_timer_check is added. Without it, the kernel on q35 waits for a few timer ticks, misses them on a busy
 // host, and panics before it has a console. Linux skips this check by itself if it knows its hypervisor.
-const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable_ipv6=1 lsm=landlock audit=0 init_on_alloc=0 cgroup_disable=memory,pressure"
+const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable_ipv6=1 lsm=landlock audit=0 " +
+	"init_on_alloc=0 cgroup_disable=memory,pressure"

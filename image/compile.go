@@ -178,7 +178,8 @@ func runsOn(library string, libc Part) error {
 		return err
 	}
 	defer f.Close()
-	const how = "; compile where the parts come from, or take a bundle of the parts with `unitask image vendor --from FILE`"
+	const how = "; compile where the parts come from, " +
+		"or take a bundle of the parts with `unitask image vendor --from FILE`"
 	needed, err := f.ImportedLibraries()
 	if err != nil {
 		return fmt.Errorf("read %s: %w", library, err)
@@ -238,7 +239,8 @@ func compile(ctx context.Context, dir, cc string, args ...string) error {
 				"x86_64-linux-gnu-gcc": "x86-64-linux-gnu libc6-dev-amd64-cross"}[cc]
 		}
 		return fmt.Errorf(
-			"%s is not on this machine: `apt-get install --no-install-recommends %s`, or bring the part from another store with `unitask image vendor --from DIR`", cc, pkg)
+			"%s is not on this machine: `apt-get install --no-install-recommends %s`, "+
+				"or bring the part from another store with `unitask image vendor --from DIR`", cc, pkg)
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir

@@ -20,7 +20,8 @@ func TestRunsOn(t *testing.T) {
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-long f(const char *s, void *(*g)(void *)) { long n; pthread_t t; pthread_create(&t, NULL, g, NULL); return sscanf(s, "%ld", &n) + strtol(s, NULL, 10); }
+long f(const char *s, void *(*g)(void *)) { long n; pthread_t t; pthread_create(&t, NULL, g, NULL); return `+
+		`sscanf(s, "%ld", &n) + strtol(s, NULL, 10); }
 `), 0o644))
 	library := filepath.Join(dir, "x.so")
 	must(t, compile(t.Context(), dir, cc, "-include", olderLibcFile, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library,

@@ -80,7 +80,8 @@ func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []str
 	var out bytes.Buffer
 	add := func(name, version, more string) {
 		fmt.Fprintf(&out,
-			"Package: %s\nStatus: hold ok installed\nMaintainer: unitask\nArchitecture: %s\nMulti-Arch: foreign\nVersion: %s\nDescription: in the image\n%s\n", name, arch, version, more)
+			"Package: %s\nStatus: hold ok installed\nMaintainer: unitask\nArchitecture: %s\nMulti-Arch: foreign\nVersion: "+
+				"%s\nDescription: in the image\n%s\n", name, arch, version, more)
 		names = append(names, name)
 	}
 	for _, part := range append(ps.images.payload.parts(arch), certificatesPart) {

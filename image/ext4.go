@@ -38,7 +38,8 @@ func writeExt4(name string, t tree) (err error) {
 		}
 		total += (size + 2*ext4BlockSize - 1) / ext4BlockSize * ext4BlockSize
 	}
-	total = max(total, int64(len(t)+ext4Reserved)*ext4.DefaultInodeRatio) // folders and links may use no block, but each uses an inode
+	// Folders and links may use no block, but each uses an inode.
+	total = max(total, int64(len(t)+ext4Reserved)*ext4.DefaultInodeRatio)
 	total = (total + 1<<20 - 1) >> 20 << 20
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

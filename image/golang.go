@@ -43,7 +43,8 @@ func goDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
 	if errors.Is(err, exec.ErrNotFound) {
 		return "",
 			fmt.Errorf(
-				"go is not on this machine: the toolchain comes from the module %s; install Go, or bring the part by hand with `unitask image vendor --from DIR`", p.Package)
+				"go is not on this machine: the toolchain comes from the module %s; "+
+					"install Go, or bring the part by hand with `unitask image vendor --from DIR`", p.Package)
 	}
 	var said struct{ Zip, Error string }
 	if e := json.Unmarshal(out.Bytes(), &said); err != nil || e != nil || said.Error != "" {
@@ -125,7 +126,8 @@ func (ps Parts) unpackGo(ctx context.Context, p LockedPart, file, dir string) er
 	}
 	if !compilesGo(p.Arch) {
 		ps.images.logf(
-			"Go's standard library for %s is compiled by each program that uses it: that can be done ahead on linux of that architecture only", p.Arch)
+			"Go's standard library for %s is compiled by each program that uses it: "+
+				"that can be done ahead on linux of that architecture only", p.Arch)
 		return nil
 	}
 	ps.images.logf("compiling Go's standard library, once")

@@ -124,8 +124,11 @@ func TestGoDownloadFails(t *testing.T) {
 // The output of `go run -n` becomes commands for the guest. An unknown command is an error, so no program is compiled
 // differently than by go.
 func TestGoRunCommands(t *testing.T) {
-	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack /tmp/x.go` + "\n"
-	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg $WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"
+	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main ` +
+		`-buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack /tmp/x.go` + "\n"
+	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg ` +
+		`$WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/` +
+		`bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"
 	const info, other = `modinfo "0w\xaf path"` + "\n",
 		"mkdir -p $WORK/b001/\n\n#\n# x\n#\n\ncat >$WORK/b001/importcfg << 'EOF' # internal\n# import config\nEOF\ncd /tmp\n"
 	commands, about, err := goRunCommands(other+compile+info+link+"$WORK/b001/exe/x\n", "/root/go", "/tmp/x.go")

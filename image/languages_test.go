@@ -146,7 +146,8 @@ func TestCompile(t *testing.T) {
 				Env: []string{"A=ROOT/a"}}}, HostArch(), t.TempDir())
 	}
 	if err := run(
-		`echo "$A" | { read a; [ "$a" = "$1/a" ] && [ ! -e "$1/usr/lib/x/ours" ] && [ ! -e "$1/usr/lib/x/out" ] && echo made > "$1/usr/lib/x/sub/new" && echo no > "$1/elsewhere"; }`); err != nil {
+		`echo "$A" | { read a; [ "$a" = "$1/a" ] && [ ! -e "$1/usr/lib/x/ours" ] && [ ! -e "$1/usr/lib/x/out" ] && echo ` +
+			`made > "$1/usr/lib/x/sub/new" && echo no > "$1/elsewhere"; }`); err != nil {
 		t.Fatal(err)
 	}
 	if n := tr["/usr/lib/x/sub/new"]; string(n.data) != "made\n" || n.mode != 0o644 {

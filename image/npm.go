@@ -37,7 +37,8 @@ func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) 
 		if errors.Is(err, exec.ErrNotFound) {
 			return "",
 				fmt.Errorf(
-					"npm is not on this machine: Node comes from the npm package %s; install npm or bring the parts by hand with `unitask image vendor --from DIR`", p.Package)
+					"npm is not on this machine: Node comes from the npm package %s; "+
+						"install npm or bring the parts by hand with `unitask image vendor --from DIR`", p.Package)
 		}
 		return "", fmt.Errorf("npm pack %s@%s: %w: %s", p.Package, p.Version, err, npmReason(errs.String()))
 	}

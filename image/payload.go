@@ -321,7 +321,8 @@ func osRelease(libc string) string {
 	for _, r := range releases {
 		if strings.HasPrefix(libc, r.libc) && strings.Contains(libc, "ubuntu") == (r.id == "ubuntu") {
 			return fmt.Sprintf(
-				"PRETTY_NAME=\"%s %s (%s)\"\nNAME=\"%[1]s\"\nVERSION_ID=\"%[2]s\"\nVERSION=\"%[2]s (%[3]s)\"\nVERSION_CODENAME=%[3]s\nID=%[4]s\n", r.name, r.number, r.code, r.id)
+				"PRETTY_NAME=\"%s %s (%s)\"\nNAME=\"%[1]s\"\nVERSION_ID=\"%[2]s\"\nVERSION=\"%[2]s "+
+					"(%[3]s)\"\nVERSION_CODENAME=%[3]s\nID=%[4]s\n", r.name, r.number, r.code, r.id)
 		}
 	}
 	if strings.Contains(libc, "ubuntu") {

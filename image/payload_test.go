@@ -63,7 +63,8 @@ func TestAt(t *testing.T) {
 		Compile: &Compile{Dirs: []string{"/usr/lib/pythonVERSION"}, Args: []string{"-q", "ROOT/usr/lib/pythonVERSION"},
 			Env: []string{"A=b"}},
 	}
-	want := "{/usr/bin/python3.13 python3.13 [/usr/lib/python3.13 /usr/share] map[/f:VERSION /l/python3.13/:] {[/usr/lib/python3.13] [-q ROOT/usr/lib/python3.13] [A=b]}}"
+	want := "{/usr/bin/python3.13 python3.13 [/usr/lib/python3.13 /usr/share] map[/f:VERSION /l/python3.13/:] " +
+		"{[/usr/lib/python3.13] [-q ROOT/usr/lib/python3.13] [A=b]}}"
 	at := p.at("3.13.5-2")
 	if got := fmt.Sprint(struct {
 		a, b string

@@ -33,7 +33,7 @@ const (
 	maxAdded         = 60_000          // entries, and the folders that contain them
 	maxAddedPath     = 1000            // bytes of a path, and of a link's target
 	maxAddedDepth    = 100             // nested folders
-	maxAddedWork     = 250_000_000     // steps to write the disk: for each entry, the entries of all folders on its path; a minute or two
+	maxAddedWork     = 250_000_000     // steps to write the disk, a minute or two: entries of folders on paths
 )
 
 // addArchive adds an archive's files and links at their paths in the guest. The archive's author is not trusted.

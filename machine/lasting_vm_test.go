@@ -125,6 +125,10 @@ func (k *talk) ask(line string) string {
 	return answer
 }
 
+// moreTicks waits until a timer has gone on.
+const moreTicks = `new Promise(ok => { const i = setInterval(() => { if (ticks > %s) { clearInterval(i); ` +
+	`ok('goes on') } }, 1) })`
+
 // A program continues after a pause, in another network, as if nothing had happened: with its variables, files,
 // descriptors and timers. The clock is right, and outside connections are reset.
 func TestPauseProgram(t *testing.T) {
@@ -155,7 +159,8 @@ func TestPauseProgram(t *testing.T) {
 	k := begin(t, m)
 	k.ask(`x = 41; fs = require('fs'); fs.writeFileSync('/tmp/file', 'text'); fd = fs.openSync('/tmp/file'); 0`)
 	k.ask(`said = new Promise(ok => { s = require('net').connect(` + fmt.Sprint(port) + `, '` + contract.GatewayIP +
-		`'); s.on('error', e => told(e.code)); s.on('data', ok); s.write('hello') }); reset = new Promise(ok => told = ok); 0`)
+		`'); s.on('error', e => told(e.code)); s.on('data', ok); s.write('hello') }); ` +
+		`reset = new Promise(ok => told = ok); 0`)
 	if got := k.ask(`said.then(String)`); got != "hello" {
 		t.Fatalf("the connection: %q", got)
 	}
@@ -173,20 +178,20 @@ func TestPauseProgram(t *testing.T) {
 		}
 		defer m.Close()
 		k = rejoin(t, m)
-		if got := k.ask(`++x + fs.readFileSync(fd, 'latin1') + (fs.writeFileSync('/tmp/more', 'x'), fs.readdirSync('/tmp').includes('more'))`); got != []string{"42texttrue", "43true"}[round] {
+		if got := k.ask(`++x + fs.readFileSync(fd, 'latin1') + (fs.writeFileSync('/tmp/more', 'x'), ` +
+			`fs.readdirSync('/tmp').includes('more'))`); got != []string{"42texttrue", "43true"}[round] {
 			t.Errorf("%q", got)
 		}
-		var off time.Duration
 		sent := time.Now()
 		var ms float64
 		if _, err := fmt.Sscan(k.ask(`Date.now()`), &ms); err != nil {
 			t.Fatal(err)
 		}
-		if off = time.UnixMilli(int64(ms)).Sub(sent); off < -500*time.Millisecond || off > time.Since(sent)+
-			500*time.Millisecond {
+		off := time.UnixMilli(int64(ms)).Sub(sent)
+		if off < -500*time.Millisecond || off > time.Since(sent)+500*time.Millisecond {
 			t.Errorf("the clock is %v off", off)
 		}
-		if got := k.ask(fmt.Sprintf(`new Promise(ok => { const i = setInterval(() => { if (ticks > %s) { clearInterval(i); ok('goes on') } }, 1) })`, before)); got != "goes on" {
+		if got := k.ask(fmt.Sprintf(moreTicks, before)); got != "goes on" {
 			t.Errorf("its timer: %q", got)
 		}
 		if round == 0 {
@@ -217,7 +222,9 @@ func TestForkTable(t *testing.T) {
 	}
 	defer m.Close()
 	k := begin(t, m)
-	k.ask(`fs = require('fs'); os = require('os'); generator = require('crypto'); cp = require('child_process'); fs.readFileSync('/proc/sys/kernel/random/boot_id'); generator.randomBytes(1); generator.randomUUID(); Math.random(); 0`)
+	k.ask(`fs = require('fs'); os = require('os'); generator = require('crypto'); cp = require('child_process'); ` +
+		`fs.readFileSync('/proc/sys/kernel/random/boot_id'); generator.randomBytes(1); generator.randomUUID(); ` +
+		`Math.random(); 0`)
 	forks, err := fork(t, source, m, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -234,8 +241,13 @@ func TestForkTable(t *testing.T) {
 		{"the kernel's random bytes", `fs.readSync(fs.openSync('/dev/urandom'), b = Buffer.alloc(16)), b.toString('hex')`,
 			true},
 		{"a UUID of the kernel's", `fs.readFileSync('/proc/sys/kernel/random/uuid', 'latin1')`, true},
-		{"getrandom in a process that is new",
-			`(child = JSON.parse(cp.execFileSync(process.execPath, ['-p', 'JSON.stringify([crypto.randomBytes(16).toString("hex"), fs.readFileSync("/proc/self/maps", "latin1").match(/.*stack/)[0], process.pid])'])))[0]`, true},
+		{
+			what: "getrandom in a process that is new",
+			code: `(child = JSON.parse(cp.execFileSync(process.execPath, ['-p', ` +
+				`'JSON.stringify([crypto.randomBytes(16).toString("hex"), fs.readFileSync("/proc/self/maps", ` +
+				`"latin1").match(/.*stack/)[0], process.pid])'])))[0]`,
+			differs: true,
+		},
 		{"the addresses of a process that is new", `child[1]`, true},
 		{"the number of the next process", `child[2]`, false},
 		{"the addresses of one that ran", `fs.readFileSync('/proc/self/maps', 'latin1').match(/.*stack/)[0]`, false},

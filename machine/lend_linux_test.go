@@ -472,7 +472,9 @@ func TestLeaseWire(t *testing.T) {
 		Class: Class{Image: "node", Kernel: "linux", Arch: "amd64", MemoryMB: 512}})
 	reply, _ := json.Marshal(leaseReply{OK: true, Jail: vmm.Jail{Layers: aJail}, Pid: 1, Pooled: true})
 	got := fmt.Sprintf("%s %s", request, reply)
-	if want := `{"op":"clone","key":"k","image":"node","kernel":"linux","arch":"amd64","memoryMb":512} {"ok":true,"held":{"layers":[{"name":"network","holds":true},{"name":"landlock","holds":false,"why":"this kernel has none"}],"limits":null},"pid":1,"pooled":true}`; got != want {
+	if want := `{"op":"clone","key":"k","image":"node","kernel":"linux","arch":"amd64","memoryMb":512} {"ok":true,` +
+		`"held":{"layers":[{"name":"network","holds":true},{"name":"landlock","holds":false,` +
+		`"why":"this kernel has none"}],"limits":null},"pid":1,"pooled":true}`; got != want {
 		t.Errorf("%s", got)
 	}
 }

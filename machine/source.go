@@ -228,7 +228,8 @@ func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
 			if spec, err = s.Probe(ctx, spec); err != nil {
 				return err
 			}
-			if _, err := s.MakeTemplate(ctx, spec); err != nil { // also after they were given up, since whoever starts a pool wants another try
+			// Also after they were given up, since whoever starts a pool wants another try.
+			if _, err := s.MakeTemplate(ctx, spec); err != nil {
 				return err
 			}
 			s.pool.stock(spec)

@@ -176,40 +176,62 @@ func (p *foldersPlay) Boot(_ context.Context, spec Spec, _ Config) (*Machine, er
 	return &Machine{Spec: spec, Origin: Booted}, nil
 }
 
-// On which accelerators a boot is tried, and how often.
-func TestBest(t *testing.T) {
+// failures are the errors of an accelerator's tries; further tries work.
+type failures = map[vmm.Accel][]error
+
+type bestRow struct {
+	candidates  []vmm.Accel
+	wish, known vmm.Accel
+	answers     failures
+	tried       string
+	err         string // parts of it, separated by |
+	failed      string // the earlier failures reported to the last boot
+}
+
+// bestRows are the cases of TestBest.
+func bestRows() map[string]bestRow {
 	hangs := fmt.Errorf("the guest did not come up: %w", context.DeadlineExceeded)
 	fails := error(&vmm.ExitError{Status: "exit status 1", Stderr: "no such device"})
 	killed := fmt.Errorf("%w (the link has ended)", &vmm.ExitError{Status: "signal: killed"})
 	full := fmt.Errorf("start machine: %w", syscall.EMFILE)
 	kvm, tcg := vmm.KVM, vmm.TCG
-	for name, c := range map[string]struct {
-		candidates  []vmm.Accel
-		wish, known vmm.Accel
-		answers     map[vmm.Accel][]error // of each try; further tries work
-		tried       string
-		err         string // parts of it, separated by |
-		failed      string // the earlier failures reported to the last boot
-	}{
-		"the first works":               {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", nil, "kvm", "", ""},
-		"KVM is broken":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}}, "kvm tcg", "", "kvm: QEMU ended: exit status 1: no such device"},
-		"KVM hangs, and has one try":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {hangs}}, "kvm tcg", "", "kvm: the guest did not come up: context deadline exceeded"},
-		"it is known that TCG does":     {[]vmm.Accel{kvm, tcg}, vmm.Auto, tcg, nil, "tcg", "", ""},
-		"known KVM hangs once":          {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs}}, "kvm kvm", "", ""},
-		"known KVM does no more":        {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm tcg", "", "kvm: the guest did not come up: context deadline exceeded; kvm: the guest did not come up: context deadline exceeded"},
-		"what is known is gone":         {[]vmm.Accel{tcg}, vmm.Auto, kvm, nil, "tcg", "", ""},
-		"TCG hangs once":                {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {hangs}}, "tcg tcg", "", ""},
-		"a failure is not tried again":  {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {fails}}, "tcg", "tcg: QEMU ended: exit status 1: no such device", ""},
-		"KVM was asked for":             {[]vmm.Accel{kvm}, kvm, "", map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm", "accelerator kvm|--accel auto picks one that works", ""},
-		"each says why":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}, tcg: {hangs, fails}}, "kvm tcg tcg", "kvm: QEMU ended: exit status 1: no such device|tcg: the guest did not come up|tcg: QEMU ended: exit status 1: no such device", "kvm: QEMU ended: exit status 1: no such device"},
-		"KVM's is killed once":          {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {killed}}, "kvm kvm", "", ""},
-		"KVM's is killed twice":         {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {killed, killed}}, "kvm kvm tcg", "", ""},
-		"no descriptor is left once":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {full}}, "kvm kvm", "", ""},
-		"none is left any more":         {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {full, full}, tcg: {full, full}}, "kvm kvm tcg tcg", "kvm: start machine|tcg: start machine|too many open files", ""},
-		"KVM is broken behind that":     {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {full, fails}}, "kvm kvm tcg", "", "kvm: QEMU ended: exit status 1: no such device"},
-		"one is killed in each turn":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs, killed, killed}}, "kvm kvm kvm tcg", "", "kvm: the guest did not come up: context deadline exceeded"},
+	const (
+		broken  = "kvm: QEMU ended: exit status 1: no such device"
+		tooLate = "kvm: the guest did not come up: context deadline exceeded"
+	)
+	both := []vmm.Accel{kvm, tcg}
+	return map[string]bestRow{
+		"the first works":            {both, vmm.Auto, "", nil, "kvm", "", ""},
+		"KVM is broken":              {both, vmm.Auto, "", failures{kvm: {fails}}, "kvm tcg", "", broken},
+		"KVM hangs, and has one try": {both, vmm.Auto, "", failures{kvm: {hangs}}, "kvm tcg", "", tooLate},
+		"it is known that TCG does":  {both, vmm.Auto, tcg, nil, "tcg", "", ""},
+		"known KVM hangs once":       {both, vmm.Auto, kvm, failures{kvm: {hangs}}, "kvm kvm", "", ""},
+		"known KVM does no more": {both, vmm.Auto, kvm, failures{kvm: {hangs, hangs}}, "kvm kvm tcg", "",
+			tooLate + "; " + tooLate},
+		"what is known is gone": {[]vmm.Accel{tcg}, vmm.Auto, kvm, nil, "tcg", "", ""},
+		"TCG hangs once":        {[]vmm.Accel{tcg}, vmm.Auto, "", failures{tcg: {hangs}}, "tcg tcg", "", ""},
+		"a failure is not tried again": {[]vmm.Accel{tcg}, vmm.Auto, "", failures{tcg: {fails}}, "tcg",
+			"tcg: QEMU ended: exit status 1: no such device", ""},
+		"KVM was asked for": {[]vmm.Accel{kvm}, kvm, "", failures{kvm: {hangs, hangs}}, "kvm kvm",
+			"accelerator kvm|--accel auto picks one that works", ""},
+		"each says why": {both, vmm.Auto, "", failures{kvm: {fails}, tcg: {hangs, fails}}, "kvm tcg tcg",
+			broken + "|tcg: the guest did not come up|tcg: QEMU ended: exit status 1: no such device", broken},
+		"KVM's is killed once":       {both, vmm.Auto, "", failures{kvm: {killed}}, "kvm kvm", "", ""},
+		"KVM's is killed twice":      {both, vmm.Auto, kvm, failures{kvm: {killed, killed}}, "kvm kvm tcg", "", ""},
+		"no descriptor is left once": {both, vmm.Auto, "", failures{kvm: {full}}, "kvm kvm", "", ""},
+		"none is left any more": {both, vmm.Auto, "", failures{kvm: {full, full}, tcg: {full, full}},
+			"kvm kvm tcg tcg", "kvm: start machine|tcg: start machine|too many open files", ""},
+		"KVM is broken behind that": {both, vmm.Auto, "", failures{kvm: {full, fails}}, "kvm kvm tcg", "", broken},
+		"one is killed in each turn": {both, vmm.Auto, kvm, failures{kvm: {hangs, killed, killed}}, "kvm kvm kvm tcg", "",
+			tooLate},
 		"no accelerator is a candidate": {nil, vmm.Auto, "", nil, "", "", ""},
-	} {
+	}
+}
+
+// On which accelerators a boot is tried, and how often.
+func TestBest(t *testing.T) {
+	kvm, tcg := vmm.KVM, vmm.TCG
+	for name, c := range bestRows() {
 		t.Run(name, func(t *testing.T) {
 			var tried []string
 			var told string
@@ -247,7 +269,8 @@ func TestBest(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	tries := 0
-	err := best(ctx, []vmm.Accel{kvm, tcg}, vmm.Auto, "", Config{}, func(vmm.Accel, error) error { tries++; cancel(); return context.Canceled })
+	err := best(ctx, []vmm.Accel{kvm, tcg}, vmm.Auto, "", Config{},
+		func(vmm.Accel, error) error { tries++; cancel(); return context.Canceled })
 	if !errors.Is(err, context.Canceled) || tries != 1 {
 		t.Errorf("given up: %d tries, %v", tries, err)
 	}

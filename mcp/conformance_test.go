@@ -36,9 +36,12 @@ import (
 
 var (
 	pixel = []byte(
-		"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00\x90wS\xde\x00\x00\x00\x0cIDATx\x9cc\xf8\xcf\xc0\x00\x00\x03\x01\x01\x00\xc9\xfe\x92\xef\x00\x00\x00\x00IEND\xaeB`\x82")
+		"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00" +
+			"\x90wS\xde\x00\x00\x00\x0cIDATx\x9cc\xf8\xcf\xc0\x00\x00\x03\x01\x01\x00" +
+			"\xc9\xfe\x92\xef\x00\x00\x00\x00IEND\xaeB`\x82")
 	silence = []byte(
-		"RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00data\x02\x00\x00\x00\x00\x00")
+		"RIFF\x26\x00\x00\x00WAVEfmt " +
+			"\x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00data\x02\x00\x00\x00\x00\x00")
 )
 
 func textContent(format string, args ...any) *sdk.TextContent {
@@ -250,7 +253,8 @@ func moreFixturesRows(server *sdk.Server) map[string]tool {
 				return says(textContent("it samples")), nil
 			}
 			data, err := json.Marshal(
-				sdk.MissingRequiredClientCapabilityData{RequiredCapabilities: &sdk.ClientCapabilities{Sampling: &sdk.SamplingCapabilities{}}})
+				sdk.MissingRequiredClientCapabilityData{
+					RequiredCapabilities: &sdk.ClientCapabilities{Sampling: &sdk.SamplingCapabilities{}}})
 			if err != nil {
 				return nil, err
 			}
@@ -290,12 +294,10 @@ func moreFixturesRows(server *sdk.Server) map[string]tool {
 		"elicitation": elicits(objectOf("username", "email")),
 		"elicitation_sep1034_defaults": elicits(
 			json.RawMessage(
-				`{"type":"object","properties":{"name":{"type":"string","default":"John Doe"},"age":{"type":"integer","default":30},"score":{"type":"number","default":95.5},"status":{"type":"string","enum":["active","inactive","pending"],"default":"active"},"verified":{"type":"boolean","default":true}}}`)),
-		"elicitation_sep1330_enums": elicits(json.RawMessage(`{"type":"object","properties":{"untitledSingle":{"type":"string","enum":["option1","option2","option3"]},
-			"titledSingle":{"type":"string","oneOf":[{"const":"value1","title":"First Option"},{"const":"value2","title":"Second Option"},{"const":"value3","title":"Third Option"}]},
-			"legacyEnum":{"type":"string","enum":["opt1","opt2","opt3"],"enumNames":["Option One","Option Two","Option Three"]},
-			"untitledMulti":{"type":"array","items":{"type":"string","enum":["option1","option2","option3"]}},
-			"titledMulti":{"type":"array","items":{"anyOf":[{"const":"value1","title":"First Choice"},{"const":"value2","title":"Second Choice"},{"const":"value3","title":"Third Choice"}]}}}}`)),
+				`{"type":"object","properties":{"name":{"type":"string","default":"John Doe"},"age":{"type":"integer",` +
+					`"default":30},"score":{"type":"number","default":95.5},"status":{"type":"string","enum":["active","inactive",` +
+					`"pending"],"default":"active"},"verified":{"type":"boolean","default":true}}}`)),
+		"elicitation_sep1330_enums": elicits(json.RawMessage(enumsSchema)),
 	}
 }
 
@@ -317,10 +319,7 @@ func fixtures(server *sdk.Server) {
 			`{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"level":{"type":"integer"}}}`)},
 		nothing)
 	server.AddTool(&sdk.Tool{Name: "json_schema_2020_12_tool", Description: "conformance",
-		InputSchema: json.RawMessage(`{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object",
-		"$defs":{"address":{"$anchor":"addressDef","type":"object","properties":{"street":{"type":"string"},"city":{"type":"string"}}}},
-		"properties":{"name":{"type":"string"},"address":{"$ref":"#/$defs/address"},"contactMethod":{"type":"string","enum":["phone","email"]},"phone":{"type":"string"},"email":{"type":"string"}},
-		"allOf":[{"anyOf":[{"required":["phone"]},{"required":["email"]}]}],"if":{"properties":{"contactMethod":{"const":"phone"}},"required":["contactMethod"]},"then":{"required":["phone"]},"else":{"required":["email"]},"additionalProperties":false}`)}, nothing)
+		InputSchema: json.RawMessage(addressSchema)}, nothing)
 
 	addResources(server)
 }

@@ -37,7 +37,8 @@ func attackTogether(what string) int {
 	fields := strings.Fields(what)
 	addr, runs := fields[0], fields[1:]
 	objects := strings.Repeat("{},", 5<<20)
-	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+		`"io.modelcontextprotocol/clientCapabilities":{}}`
 	for n := range 200 {
 		caller := n % hostileCallers
 		read := fmt.Sprintf(
@@ -54,7 +55,8 @@ func attackTogether(what string) int {
 				strings.Repeat("y", 15<<20)+`",`+meta+`}}`, "tools/list", "", true
 		case 8:
 			body, method,
-				name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"`+
+				name = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js",`+
+				`"code":"`+
 				strings.Repeat("z", 15<<20)+`"},`+
 				strings.Replace(meta, "{", `{"progressToken":"`+strings.Repeat("p", 250)+`",`, 1)+`}}`, "tools/call", "run_code"
 		case 9:
@@ -65,7 +67,8 @@ func attackTogether(what string) int {
 			name = "Mcp-Name: " + name + "\r\n"
 		}
 		head := fmt.Sprintf(
-			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
+			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\n"+
+				"Accept: application/json, text/event-stream\r\n"+
 				"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: %s\r\n%sContent-Length: %d\r\n\r\n", addr, hostileName(caller),
 			method, name, len(body))
 		go func() {
@@ -113,7 +116,8 @@ func TestAttackSharedServer(t *testing.T) {
 		}
 		r.Status = record.Done
 		out := filepath.Join(r.Dir(), record.ArtifactsDir)
-		if err := errors.Join(r.Finish(time.Now()), os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "large"), bytes.Repeat([]byte{1}, 16<<20), 0o600)); err != nil {
+		if err := errors.Join(r.Finish(time.Now()), os.Mkdir(out, 0o700),
+			os.WriteFile(filepath.Join(out, "large"), bytes.Repeat([]byte{1}, 16<<20), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		runs = append(runs, r.ID)
@@ -127,7 +131,9 @@ func TestAttackSharedServer(t *testing.T) {
 	addr, pid := startServer(t, home, "--token-file", file, "--pool", "1:1", "--kernel", "linux")
 	quiet := func() time.Duration {
 		began := time.Now()
-		code, _, body := send(t, "POST", "http://"+addr+"/mcp", strings.Replace(runCode, `"code":"1"`, `"code":"console.log(6*7)"`, 1), revision, "Mcp-Method: tools/call", "Mcp-Name: run_code", "Authorization: Bearer quiet-token-0123456789")
+		code, _, body := send(t, "POST", "http://"+addr+"/mcp",
+			strings.Replace(runCode, `"code":"1"`, `"code":"console.log(6*7)"`, 1), revision, "Mcp-Method: tools/call",
+			"Mcp-Name: run_code", "Authorization: Bearer quiet-token-0123456789")
 		if code != 200 || !strings.Contains(body, `"stdout":"42\n"`) {
 			t.Fatal(code, body)
 		}
@@ -163,12 +169,10 @@ func TestAttackSharedServer(t *testing.T) {
 	if beside <= 2*alone {
 		held = "yes"
 	}
-	t.Logf("a run takes %v alone and %v beside 200 hostile clients; the server's memory was %d MiB at most", alone, beside, peak(t, pid)>>20)
+	t.Logf("a run takes %v alone and %v beside 200 hostile clients; the server's memory was %d MiB at most", alone, beside,
+		peak(t, pid)>>20)
 	attack.Check(t, "a quiet caller's run beside 200 hostile clients, in twice its time", "yes", held)
-	held = "no"
-	if peak(t, pid) <= 1<<30 {
-		held = "yes"
-	}
+	held = map[bool]string{true: "yes", false: "no"}[peak(t, pid) <= 1<<30]
 	attack.Check(t, "the server's memory beside 200 hostile clients, within 1 GiB", "yes", held)
 	code, _, _ := send(t, "GET", "http://"+addr+"/healthz", "")
 	attack.Check(t, "the server beside 200 hostile clients", "200", strconv.Itoa(code))

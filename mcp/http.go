@@ -176,7 +176,8 @@ func (o *HTTPOptions) Check() error {
 	}
 	if o.NeedsToken() {
 		return errors.New(
-			"this system does not tell which user holds the other end of a connection: give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
+			"this system does not tell which user holds the other end of a connection: " +
+				"give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
 	}
 	for _, origin := range o.Origins {
 		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {

@@ -77,10 +77,13 @@ func send(t *testing.T, method, url, body string, headers ...string) (int, http.
 }
 
 const (
-	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
-	listTools  = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
-	revision   = "Mcp-Protocol-Version: 2026-07-28"
-	named      = "Mcp-Method: tools/list"
+	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	listTools = `{"jsonrpc":"2.0","id":1,"method":"tools/list",` +
+		`"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+		`"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	revision = "Mcp-Protocol-Version: 2026-07-28"
+	named    = "Mcp-Method: tools/list"
 )
 
 // Callers with tokens from a file: who has access, what each gets, and whose runs it sees.
@@ -122,8 +125,8 @@ func TestTokenFile(t *testing.T) {
 	if rec, err := rt.Runs().Get(id); err != nil || rec.Owner != "alice" {
 		t.Errorf("%+v %v", rec, err)
 	}
-	if _, out, text := call(t, bob, "run_code", object{"language": "js", "code": "1", "memoryMb": 300}); !strings.Contains(text,
-		"not given: memoryMb 300") || granted(t, bob, out)["memoryMb"] != 256.0 {
+	_, out, text := call(t, bob, "run_code", object{"language": "js", "code": "1", "memoryMb": 300})
+	if !strings.Contains(text, "not given: memoryMb 300") || granted(t, bob, out)["memoryMb"] != 256.0 {
 		t.Errorf("%v %s", out, text)
 	}
 	if res, _, _ := call(t, alice, "inspect_run", object{"runId": id}); res.IsError {
@@ -135,12 +138,11 @@ func TestTokenFile(t *testing.T) {
 			t.Errorf("bob sees %s: %s", ref, text)
 		}
 	}
-	if r, err := bob.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id +
-		"/stdout"}); err == nil {
+	printed := &sdk.ReadResourceParams{URI: "unitask://runs/" + id + "/stdout"}
+	if r, err := bob.ReadResource(t.Context(), printed); err == nil {
 		t.Errorf("bob reads %+v", r)
 	}
-	if _, err := alice.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id +
-		"/stdout"}); err != nil {
+	if _, err := alice.ReadResource(t.Context(), printed); err != nil {
 		t.Error(err)
 	}
 	for cs, want := range map[*sdk.ClientSession]int{alice: 1, bob: 1} {

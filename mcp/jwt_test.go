@@ -19,6 +19,9 @@ import (
 	"github.com/unitask/unitask/mcp"
 )
 
+// in returns the time after d.
+func in(d time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(d)) }
+
 // An OAuth 2.1 resource server: which tokens are valid.
 func TestJWTs(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
@@ -34,7 +37,8 @@ func TestJWTs(t *testing.T) {
 		return k
 	}
 	good, stranger := key(), key()
-	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}})
+	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: good.Public(), KeyID: "k",
+		Algorithm: "ES256", Use: "sig"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +56,8 @@ func TestJWTs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claims := jwt.Claims{Issuer: "https://issuer.example", Subject: "carol", Audience: jwt.Audience{audience}, Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour)), IssuedAt: jwt.NewNumericDate(time.Now())}
+		claims := jwt.Claims{Issuer: "https://issuer.example", Subject: "carol", Audience: jwt.Audience{audience},
+			Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour)), IssuedAt: jwt.NewNumericDate(time.Now())}
 		if change != nil {
 			change(&claims)
 		}
@@ -68,14 +73,15 @@ func TestJWTs(t *testing.T) {
 		token string
 		want  int
 	}{
-		"good":              {fine, 200},
-		"two audiences":     {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = append(c.Audience, "other") }), 200},
-		"none at all":       {"", 401},
-		"no JWT":            {"abc", 401},
-		"expired":           {sign(jose.ES256, good, func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), 401},
-		"never expires":     {sign(jose.ES256, good, func(c *jwt.Claims) { c.Expiry = nil }), 401},
-		"not yet":           {sign(jose.ES256, good, func(c *jwt.Claims) { c.NotBefore = jwt.NewNumericDate(time.Now().Add(time.Hour)) }), 401},
-		"wrong audience":    {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = jwt.Audience{"https://other.example"} }), 401},
+		"good":          {fine, 200},
+		"two audiences": {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = append(c.Audience, "other") }), 200},
+		"none at all":   {"", 401},
+		"no JWT":        {"abc", 401},
+		"expired":       {sign(jose.ES256, good, func(c *jwt.Claims) { c.Expiry = in(-time.Hour) }), 401},
+		"never expires": {sign(jose.ES256, good, func(c *jwt.Claims) { c.Expiry = nil }), 401},
+		"not yet":       {sign(jose.ES256, good, func(c *jwt.Claims) { c.NotBefore = in(time.Hour) }), 401},
+		"wrong audience": {sign(jose.ES256, good,
+			func(c *jwt.Claims) { c.Audience = jwt.Audience{"https://other.example"} }), 401},
 		"no audience":       {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = nil }), 401},
 		"wrong issuer":      {sign(jose.ES256, good, func(c *jwt.Claims) { c.Issuer = "https://evil.example" }), 401},
 		"no subject":        {sign(jose.ES256, good, func(c *jwt.Claims) { c.Subject = "" }), 401},
@@ -90,7 +96,8 @@ func TestJWTs(t *testing.T) {
 			headers = append(headers, "Authorization: Bearer "+c.token)
 		}
 		code, h, body := send(t, "POST", url+"/mcp", listTools, headers...)
-		if code != c.want || code == 401 && !strings.Contains(h.Get("WWW-Authenticate"), `resource_metadata="https://unitask.example/.well-known/oauth-protected-resource/mcp"`) {
+		if code != c.want || code == 401 && !strings.Contains(h.Get("WWW-Authenticate"),
+			`resource_metadata="https://unitask.example/.well-known/oauth-protected-resource/mcp"`) {
 			t.Errorf("%s: %d %q %s", name, code, h.Get("WWW-Authenticate"), body)
 		}
 	}

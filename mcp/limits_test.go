@@ -180,7 +180,8 @@ func TestAttackStreams(t *testing.T) {
 		defer c.Close()
 		open = append(open, c)
 		fmt.Fprintf(c,
-			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer alice-token-0123456789\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", addr)
+			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer alice-token-0123456789\r\n"+
+				"Content-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", addr)
 		// the server waits for the body
 		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 			t.Fatal(line, err)
@@ -215,7 +216,8 @@ func TestAttackSlowBodies(t *testing.T) {
 		}
 		t.Cleanup(func() { c.Close() })
 		fmt.Fprintf(c,
-			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\n%s\r\nExpect: 100-continue\r\n\r\n", addr, name, length)
+			"POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\n"+
+				"%s\r\nExpect: 100-continue\r\n\r\n", addr, name, length)
 		line, err := bufio.NewReader(c).ReadString('\n')
 		if err != nil {
 			t.Fatal(err)
@@ -325,7 +327,8 @@ func TestAttackJailPaths(t *testing.T) {
 	}
 	r.Status = record.Done
 	r.Machine = &record.Machine{Jail: json.RawMessage(
-		`{"layers":[{"name":"filesystem","holds":false,"why":"open /srv/private/qemu: permission denied"},{"name":"cgroup","holds":true,"detail":"/sys/fs/cgroup/srv/private"}]}`)}
+		`{"layers":[{"name":"filesystem","holds":false,"why":"open /srv/private/qemu: ` +
+			`permission denied"},{"name":"cgroup","holds":true,"detail":"/sys/fs/cgroup/srv/private"}]}`)}
 	if err := r.Finish(time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -356,10 +359,12 @@ func TestAttackHostPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	outside := filepath.Join(t.TempDir(), "elsewhere")
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "data.csv"), []byte("x"), 0o600), os.WriteFile(outside, nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link"))); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "data.csv"), []byte("x"), 0o600),
+		os.WriteFile(outside, nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
-	ceiling, err := policy.ParseCeiling(filepath.Join(dir, policy.CeilingFile), []byte("kernel = \"nanos\"\nfilesUnder = [\".\"]\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
+	ceiling, err := policy.ParseCeiling(filepath.Join(dir, policy.CeilingFile),
+		[]byte("kernel = \"nanos\"\nfilesUnder = [\".\"]\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +381,8 @@ func TestAttackHostPaths(t *testing.T) {
 			said[fmt.Sprintf("%s %v", name, args)] = fmt.Sprint(text, res.StructuredContent)
 			return out
 		}
-		out := tool("run_code", object{"language": "js", "code": "1", "files": []string{"data.csv", "link", "/etc/shadow:/x"}, "allowTcp": []string{"127.0.0.1:22"}, "memoryMb": 300})
+		out := tool("run_code", object{"language": "js", "code": "1", "files": []string{"data.csv", "link", "/etc/shadow:/x"},
+			"allowTcp": []string{"127.0.0.1:22"}, "memoryMb": 300})
 		id, _ := out["runId"].(string)
 		tool("run_code", object{"language": "js", "code": "1", "files": []string{"none.csv"}})
 		tool("run_code", object{"language": "js", "code": "1", "files": []string{dir + "/none.csv:/x"}})
@@ -402,7 +408,8 @@ func TestAttackHostPaths(t *testing.T) {
 		return said
 	}
 	leaks := func(said string) (found []string) {
-		for name, path := range map[string]string{"home": home, "folder": dir, "user's home": user, "link's end": outside, "policy file": ".unitask.toml", "QEMU": "/qemu-system"} {
+		for name, path := range map[string]string{"home": home, "folder": dir, "user's home": user, "link's end": outside,
+			"policy file": ".unitask.toml", "QEMU": "/qemu-system"} {
 			if strings.Contains(said, path) {
 				found = append(found, name)
 			}
@@ -416,13 +423,13 @@ func TestAttackHostPaths(t *testing.T) {
 	if told < 5 { // the local user sees paths, so there is something to hide
 		t.Errorf("over stdio only %d paths are told", told)
 	}
-	for what, said := range everything(connect(t, serve(t, s, mcp.HTTPOptions{}), "")) {
+	for at, said := range everything(connect(t, serve(t, s, mcp.HTTPOptions{}), "")) {
 		got := "none"
 		if found := leaks(strings.ReplaceAll(said, dir+"/none.csv", "")); len(found) > 0 { // the caller has named this one
 			got = fmt.Sprint(found)
 			t.Logf("%s", said)
 		}
-		attack.Check(t, "paths of the host in "+runID.ReplaceAllString(strings.ReplaceAll(what, dir, "DIR"), "ID"), "none", got)
+		attack.Check(t, "paths of the host in "+runID.ReplaceAllString(strings.ReplaceAll(at, dir, "DIR"), "ID"), "none", got)
 	}
 	checkHiddenPaths(t)
 }
@@ -479,7 +486,8 @@ func TestAttackCommandsAreRuns(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	// the latter waits
-	for want, opts := range map[string]mcp.Options{"caller-concurrent": {CallerConcurrent: 1}, "context canceled": {MaxConcurrent: 1}} {
+	for want, opts := range map[string]mcp.Options{"caller-concurrent": {CallerConcurrent: 1},
+		"context canceled": {MaxConcurrent: 1}} {
 		s := server(opts)
 		leave, err := mcp.Take(t.Context(), s, "a")
 		if err != nil {

@@ -27,35 +27,42 @@ func TestAttackManyRecords(t *testing.T) {
 	alices := recorded(t, rt, "alice", record.ViaHTTP)
 	at := time.Now().Add(-24 * time.Hour).UTC()
 	for n := range *records { // half a second apart
-		id := strings.Replace(at.Add(time.Duration(n-*records)*time.Second/2).Format("20060102-150405.000"), ".", "", 1) + fmt.Sprintf("-%06d", n)
+		began := at.Add(time.Duration(n-*records) * time.Second / 2).Format("20060102-150405.000")
+		id := strings.Replace(began, ".", "", 1) + fmt.Sprintf("-%06d", n)
 		dir := filepath.Join(rt.Runs().Dir(), id)
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprintf(`{"schemaVersion":1,"id":%q,"status":"done","created":%q,"owner":"mallory","via":"http","codeFile":"code.js","request":{},"result":{"outcome":"exited"}}`, id, at.Format(time.RFC3339))
+		text := fmt.Sprintf(`{"schemaVersion":1,"id":%q,"status":"done","created":%q,"owner":"mallory","via":"http",`+
+			`"codeFile":"code.js","request":{},"result":{"outcome":"exited"}}`, id, at.Format(time.RFC3339))
 		if err := os.WriteFile(filepath.Join(dir, "run.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "mallory")})
+	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}),
+		mcp.HTTPOptions{Auth: tokens(t, "alice", "mallory")})
 	began := time.Now()
 	alice, mallory := connect(t, url, "alice-token-0123456789"), connect(t, url, "mallory-token-0123456789")
 	call(t, alice, "list_runs", object{}) // indexes records without an index
 	t.Logf("%d records were indexed in %v", *records, time.Since(began))
 	completed := func(cs *sdk.ClientSession, prefix string) (string, error) {
-		res, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: prefix}})
+		ref := &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}"}
+		arg := sdk.CompleteParamsArgument{Name: "id", Value: prefix}
+		res, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: ref, Argument: arg})
 		if err != nil {
 			return "", err
 		}
 		return fmt.Sprint(len(res.Completion.Values), res.Completion.HasMore), nil
 	}
-	tool := func(cs *sdk.ClientSession, name string, args object) (string, error) {
-		res, out, text := call(t, cs, name, args)
-		if res.IsError {
-			return "", fmt.Errorf("%s", text)
+	tool := func(cs *sdk.ClientSession, name string, args object) func() (string, error) {
+		return func() (string, error) {
+			res, out, text := call(t, cs, name, args)
+			if res.IsError {
+				return "", fmt.Errorf("%s", text)
+			}
+			list, _ := out["runs"].([]any)
+			return fmt.Sprint(len(list), out["next"] != nil), nil
 		}
-		list, _ := out["runs"].([]any)
-		return fmt.Sprint(len(list), out["next"] != nil), nil
 	}
 	listed := func(cs *sdk.ClientSession) (string, error) {
 		res, err := cs.ListResources(t.Context(), nil)
@@ -69,14 +76,14 @@ func TestAttackManyRecords(t *testing.T) {
 		do   func() (string, error)
 		want string
 	}{
-		{"list_runs of a caller with one run", func() (string, error) { return tool(alice, "list_runs", object{}) }, "1 false"},
-		{"list_runs by a status that no run has", func() (string, error) { return tool(alice, "list_runs", object{"status": "oom"}) }, "0 false"},
+		{"list_runs of a caller with one run", tool(alice, "list_runs", object{}), "1 false"},
+		{"list_runs by a status that no run has", tool(alice, "list_runs", object{"status": "oom"}), "0 false"},
 		{"resources/list of that caller", func() (string, error) { return listed(alice) }, "2 false"},
 		{"completion of that caller", func() (string, error) { return completed(alice, "") }, "1 false"},
-		{"inspect_run by a prefix", func() (string, error) { return tool(alice, "inspect_run", object{"runId": alices[:len(alices)-1]}) }, "0 false"},
-		{"inspect_run of the last", func() (string, error) { return tool(alice, "inspect_run", object{"runId": "last"}) }, "0 false"},
-		{"list_runs of the caller with the others", func() (string, error) { return tool(mallory, "list_runs", object{"limit": 200}) }, "200 true"},
-		{"list_runs by a status that none of these has", func() (string, error) { return tool(mallory, "list_runs", object{"status": "oom"}) }, "0 true"},
+		{"inspect_run by a prefix", tool(alice, "inspect_run", object{"runId": alices[:len(alices)-1]}), "0 false"},
+		{"inspect_run of the last", tool(alice, "inspect_run", object{"runId": "last"}), "0 false"},
+		{"list_runs of the caller with the others", tool(mallory, "list_runs", object{"limit": 200}), "200 true"},
+		{"list_runs by a status that none of these has", tool(mallory, "list_runs", object{"status": "oom"}), "0 true"},
 		{"resources/list of the caller with the others", func() (string, error) { return listed(mallory) }, "101 true"},
 		{"completion of all of these", func() (string, error) { return completed(mallory, "2") }, "100 true"},
 	} {
@@ -91,7 +98,8 @@ func TestAttackManyRecords(t *testing.T) {
 			t.Errorf("%s: %s, not %s, %v", c.name, got, c.want, err)
 		}
 		t.Log(c.name, took)
-		attack.Check(t, fmt.Sprintf("%s, beside %d records", c.name, *records), "within 100 ms", map[bool]string{true: "within 100 ms"}[min(took[0], took[1], took[2]) < 100*time.Millisecond])
+		attack.Check(t, fmt.Sprintf("%s, beside %d records", c.name, *records), "within 100 ms",
+			map[bool]string{true: "within 100 ms"}[min(took[0], took[1], took[2]) < 100*time.Millisecond])
 	}
 }
 

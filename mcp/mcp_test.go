@@ -190,7 +190,8 @@ func TestLive(t *testing.T) {
 		progress <- r.Params.Message
 	}}, wire)
 	params := &sdk.CallToolParams{Name: "run_code",
-		Arguments: js("let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)")}
+		Arguments: js("let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); " +
+			"if (++n == 4) clearInterval(t) }, 250)")}
 	params.SetProgressToken("p")
 	res, err := cs.CallTool(t.Context(), params)
 	if err != nil || res.IsError {
@@ -353,7 +354,8 @@ func FuzzArguments(f *testing.F) {
 	}
 	f.Add("run_code", `{"language":"js","code":"1","allowNet":["a.com"],"memoryMb":512}`)
 	f.Add("run_code", `{"language":"js","code":"1","files":["/etc/passwd:/x"],"secrets":["PATH"],"env":{"a":"b"}}`)
-	f.Add("run_code", `{"language":"js","code":"1","files":[{"name":"a/b.js","content":"1"},"x",{"name":"../x","content":""}]}`)
+	f.Add("run_code", `{"language":"js","code":"1","files":[{"name":"a/b.js","content":"1"},"x",{"name":"../x",`+
+		`"content":""}]}`)
 	f.Add("inspect_run", `{"runId":"../x"}`)
 	f.Add("list_runs", `{"limit":-1}`)
 	f.Fuzz(func(t *testing.T, tool, args string) {

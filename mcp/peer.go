@@ -105,5 +105,6 @@ func peerName(r *http.Request, anyone bool) (string, error) {
 	}
 	return "",
 		fmt.Errorf(
-			"this server answers its own user (uid %d) only, and this is uid %d: --token-file lets others in, --loopback-anyone everybody on this machine", self, uid)
+			"this server answers its own user (uid %d) only, and this is uid %d: "+
+				"--token-file lets others in, --loopback-anyone everybody on this machine", self, uid)
 }

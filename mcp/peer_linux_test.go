@@ -23,7 +23,9 @@ import (
 // stranger is the variable that makes the test's program a caller: HOW METHOD URL.
 const stranger = "UNITASK_TEST_STRANGER"
 
-const runCode = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+const runCode = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code",` +
+	`"arguments":{"language":"js","code":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+	`"io.modelcontextprotocol/clientCapabilities":{}}}}`
 
 // callAsStranger sends one request over its own connection and prints the answer's status and body.
 func callAsStranger(what string) int {

@@ -68,15 +68,20 @@ func (s *Server) addResources() {
 			Description: "What a run was asked, what it was granted, how it ended and what it printed."},
 		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain",
 			Description: fmt.Sprintf(
-				"A run's code, stdout, stderr, netlog (a JSON object a line), console, or inlineFiles (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
+				"A run's code, stdout, stderr, netlog (a JSON object a line), console, "+
+					"or inlineFiles (the files beside the code, as JSON). "+
+					"Of one that is longer it is the first %d bytes, or those from offset on; "+
+					"_meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
 		{URITemplate: runsURI + "{id}/artifacts/{+path}{?offset}", Name: "artifact", Title: "An artifact",
 			Description: fmt.Sprintf(
-				"A file that a run left in /out. Of a longer one it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", artifactBytes, nextKey, totalKey)},
+				"A file that a run left in /out. Of a longer one it is the first %d bytes, or those from offset on; "+
+					"_meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", artifactBytes, nextKey, totalKey)},
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
 	}
 	s.sdk.AddResource(&sdk.Resource{URI: imagesURI, Name: "list_images", Title: "Images", MIMEType: "application/json",
-		Description: "What run_code can run code in: each image's name, its languages, what is in it, and whether it is ready."}, s.listImages)
+		Description: "What run_code can run code in: " +
+			"each image's name, its languages, what is in it, and whether it is ready."}, s.listImages)
 	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
 }
 

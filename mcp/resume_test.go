@@ -106,6 +106,14 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// endless is a call without an end.
+const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code",` +
+	`"arguments":{"language":"js","code":"setInterval(() => {}, 1e6)"}%s}}`
+
+// newMeta is what a client of 2026-07-28 adds to a call.
+const newMeta = `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+	`"io.modelcontextprotocol/clientCapabilities":{}}`
+
 // A call cancelled over HTTP, a client that disconnects, and an ended session leave no machine.
 func TestHTTPCancel(t *testing.T) {
 	started := make(chan struct{}, 10)
@@ -118,7 +126,6 @@ func TestHTTPCancel(t *testing.T) {
 	home := rt.Images().Home()
 	s := newServer(t, rt, mcp.Options{Progress: progress})
 	url := serve(t, s, mcp.HTTPOptions{})
-	const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"setInterval(() => {}, 1e6)"}%s}}`
 	begun := func() {
 		t.Helper()
 		select {
@@ -163,9 +170,8 @@ func TestHTTPCancel(t *testing.T) {
 	})
 	t.Run("a client of 2026-07-28 hangs up", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		meta := `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
 		group.Go(func() {
-			post(ctx, strings.Replace(endless, "%s", meta, 1), revision, "Mcp-Method: tools/call", "Mcp-Name: run_code")
+			post(ctx, strings.Replace(endless, "%s", newMeta, 1), revision, "Mcp-Method: tools/call", "Mcp-Name: run_code")
 		})
 		begun()
 		cancel()
@@ -173,7 +179,8 @@ func TestHTTPCancel(t *testing.T) {
 	})
 	for name, end := range map[string]func(session string){
 		"an older client's notification": func(session string) {
-			post(t.Context(), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, "Mcp-Session-Id: "+session)
+			post(t.Context(), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`,
+				"Mcp-Session-Id: "+session)
 		},
 		"an older session is ended": func(session string) { send(t, "DELETE", url+"/mcp", "", "Mcp-Session-Id: "+session) },
 	} {
@@ -199,7 +206,8 @@ func TestResume(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp",
 		strings.NewReader(
-			`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code","arguments":{"language":"js","code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
+			`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code",`+
+				`"arguments":{"language":"js","code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,16 +21,23 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
+// stdioFiles are the files of a folder with snippets.
+var stdioFiles = map[string]string{
+	"data.csv": "a,b\n1,2\n", "prompts/sum.js": "/* +++\ndescription = \"Add two numbers\"\n[arguments.A]\n" +
+		"description = \"one\"\nrequired = true\n[arguments.B]\n+++ */\n" +
+		"console.log(Number(process.env.A) + Number(process.env.B ?? 1))\n",
+	"prompts/plain.ts": "const s: string = 'typed'; console.log(s)", "prompts/README.md": "no snippet",
+}
+
 // The tools over stdio, with the real program.
 func TestStdio(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	home, dir := testhome.New(t, base), t.TempDir()
 	prompts := filepath.Join(dir, "prompts")
-	for name, text := range map[string]string{
-		"data.csv": "a,b\n1,2\n", "prompts/sum.js": "/* +++\ndescription = \"Add two numbers\"\n[arguments.A]\ndescription = \"one\"\nrequired = true\n[arguments.B]\n+++ */\nconsole.log(Number(process.env.A) + Number(process.env.B ?? 1))\n",
-		"prompts/plain.ts": "const s: string = 'typed'; console.log(s)", "prompts/README.md": "no snippet",
-	} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)); err != nil {
+	for name, text := range stdioFiles {
+
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755),
+			os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,15 +53,20 @@ func TestStdio(t *testing.T) {
 			t.Errorf("%+v", tool)
 		}
 	}
-	if len(names) != 8 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint || !*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
+	if len(names) != 8 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint ||
+		!*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
 		t.Errorf("%v", names)
 	}
-	res, out, text := call(t, cs, "run_code", object{"language": "js", "code": "console.log('hello', process.argv[2], require('fs').readFileSync(0, 'utf8'), process.env.X); console.error('err')", "args": []string{"arg"}, "stdin": "in", "env": object{"X": "y"}})
-	if res.IsError || out["stdout"] != "hello arg in y\n" || out["stderr"] != "err\n" || out["exitCode"] != 0.0 || out["outcome"] != "exited" || !strings.Contains(text, "exit code 0") || !strings.Contains(text, "hello arg in y") {
+	res, out, text := call(t, cs, "run_code",
+		object{"language": "js", "code": "console.log('hello', process.argv[2], require('fs').readFileSync(0, 'utf8'), " +
+			"process.env.X); console.error('err')", "args": []string{"arg"}, "stdin": "in", "env": object{"X": "y"}})
+	if res.IsError || out["stdout"] != "hello arg in y\n" || out["stderr"] != "err\n" || out["exitCode"] != 0.0 ||
+		out["outcome"] != "exited" || !strings.Contains(text, "exit code 0") || !strings.Contains(text, "hello arg in y") {
 		t.Errorf("%v %q", out, text)
 	}
 	id := out["runId"].(string)
-	res, out, text = call(t, cs, "run_code", object{"code": "const n: number = 1; console.log(n); process.exit(3)", "language": "typescript"})
+	res, out, text = call(t, cs, "run_code",
+		object{"code": "const n: number = 1; console.log(n); process.exit(3)", "language": "typescript"})
 	if !res.IsError || out["exitCode"] != 3.0 || out["stdout"] != "1\n" {
 		t.Errorf("%v %q", out, text)
 	}
@@ -63,24 +75,16 @@ func TestStdio(t *testing.T) {
 		t.Errorf("%v %q", out, text)
 	}
 	// The built-in ceiling: files of this folder, no secret, no raw TCP.
-	res, out, text = call(t, cs, "run_code", object{"language": "js", "code": "const fs = require('fs'); console.log(fs.readFileSync('data.csv', 'utf8').length, fs.existsSync('/work/hosts'), process.env.A_SECRET)",
-		"files": []string{"data.csv", "/etc/hosts:/work/hosts"}, "secrets": []string{"A_SECRET"}, "allowTcp": []string{"127.0.0.1:1"}})
-	if res.IsError || out["stdout"] != "8 false undefined\n" || !strings.Contains(text, "not given: files /etc/hosts") || !strings.Contains(text, "not given: secrets A_SECRET") || !strings.Contains(text, "not given: allowTcp") {
+	res, out, text = call(t, cs, "run_code",
+		object{"language": "js", "code": "const fs = require('fs'); " +
+			"console.log(fs.readFileSync('data.csv', 'utf8').length, fs.existsSync('/work/hosts'), process.env.A_SECRET)",
+			"files": []string{"data.csv", "/etc/hosts:/work/hosts"}, "secrets": []string{"A_SECRET"},
+			"allowTcp": []string{"127.0.0.1:1"}})
+	if res.IsError || out["stdout"] != "8 false undefined\n" || !strings.Contains(text, "not given: files /etc/hosts") ||
+		!strings.Contains(text, "not given: secrets A_SECRET") || !strings.Contains(text, "not given: allowTcp") {
 		t.Errorf("%v %q", out, text)
 	}
-	// Inline files, and files of the host.
-	res, out, text = call(t, cs, "run_code", object{"language": "js", "code": "const fs = require('fs'); console.log(require('./lib/helper').f(20), fs.readFileSync('data.csv', 'utf8').length)",
-		"files": []any{object{"name": "lib/helper.js", "content": "exports.f = (n) => n + require('./more.cjs')"}, object{"name": "lib/more.cjs", "content": "module.exports = 1"}, "data.csv"}})
-	if res.IsError || out["stdout"] != "21 8\n" {
-		t.Errorf("%v %q", out, text)
-	}
-	for _, part := range []string{"inlineFiles", "neighbours"} { // its old name, for this release
-		beside := "unitask://runs/" + out["runId"].(string) + "/" + part
-		r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: beside})
-		if err != nil || !strings.Contains(r.Contents[0].Text, "module.exports = 1") {
-			t.Errorf("%s: %+v %v", part, r, err)
-		}
-	}
+	bringFiles(t, cs)
 	// Artifacts, including a picture.
 	readArtifacts(t, cs, id)
 	listed := 0
@@ -103,6 +107,25 @@ func TestStdio(t *testing.T) {
 	refuseCalls(t, cs)
 }
 
+// bringFiles calls with inline files, and files of the host.
+func bringFiles(t *testing.T, cs *sdk.ClientSession) {
+	res, out, text := call(t, cs, "run_code",
+		object{"language": "js", "code": "const fs = require('fs'); " +
+			"console.log(require('./lib/helper').f(20), fs.readFileSync('data.csv', 'utf8').length)",
+			"files": []any{object{"name": "lib/helper.js", "content": "exports.f = (n) => n + require('./more.cjs')"},
+				object{"name": "lib/more.cjs", "content": "module.exports = 1"}, "data.csv"}})
+	if res.IsError || out["stdout"] != "21 8\n" {
+		t.Errorf("%v %q", out, text)
+	}
+	for _, part := range []string{"inlineFiles", "neighbours"} { // its old name, for this release
+		beside := "unitask://runs/" + out["runId"].(string) + "/" + part
+		r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: beside})
+		if err != nil || !strings.Contains(r.Contents[0].Text, "module.exports = 1") {
+			t.Errorf("%s: %+v %v", part, r, err)
+		}
+	}
+}
+
 // readArtifacts checks the resources of a run.
 func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	t.Helper()
@@ -110,7 +133,8 @@ func readArtifacts(t *testing.T, cs *sdk.ClientSession, id string) {
 	var out object
 	res, out,
 		_ = call(t, cs, "run_code",
-		js("const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"))
+		js("const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); "+
+			"fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"))
 	var links []string
 	images := 0
 	for _, c := range res.Content {
@@ -184,13 +208,15 @@ func refuseCalls(t *testing.T, cs *sdk.ClientSession) {
 	}{
 		{object{}, "code is empty"}, {object{"language": "js", "code": 5}, "run_code takes: code, snippet"},
 		{object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "cobol"}, "language"},
-		{object{"language": "js", "code": "1", "memoryMb": 1}, "memoryMb"}, {object{"language": "js", "code": "1", "timeoutSeconds": -1}, "timeoutSeconds"},
+		{object{"language": "js", "code": "1", "memoryMb": 1}, "memoryMb"},
+		{object{"language": "js", "code": "1", "timeoutSeconds": -1}, "timeoutSeconds"},
 		{object{"language": "js", "code": "1", "allowNet": []string{"*"}}, "covers every host"},
 		{object{"language": "js", "code": "1", "allowNet": "*"}, "covers every host"},
 		{object{"language": "js", "code": "1", "files": []string{"none.txt"}}, "no such file"},
 		{object{"language": "js", "code": "1", "env": object{"A=B": "x"}}, "env"},
 		{object{"language": "js", "code": "1", "files": []any{object{"name": "../x.js", "content": ""}}},
-			`files "../x.js": has a path that can't be`}, {object{"language": "js", "code": "1", "files": []any{object{"name": "x.js"}}},
+			`files "../x.js": has a path that can't be`},
+		{object{"language": "js", "code": "1", "files": []any{object{"name": "x.js"}}},
 			"run_code takes"},
 		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"},
 		{object{"snippet": "sum", "language": "js", "code": "1"}, "not both"},
@@ -233,9 +259,9 @@ func raw(t *testing.T, home string) (cmd *exec.Cmd, in io.WriteCloser, out io.Re
 	return cmd, in, out
 }
 
-const handshake = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}
-{"jsonrpc":"2.0","method":"notifications/initialized"}
-`
+const handshake = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",` +
+	`"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n" +
+	`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
 // If the client's end closes, or on a signal, the program ends, and the machines end with it.
 func TestClientGone(t *testing.T) {
@@ -255,7 +281,8 @@ func TestClientGone(t *testing.T) {
 					}
 				}
 			}()
-			call := `{"jsonrpc":"2.0","id":%[1]d,"method":"tools/call","params":{"_meta":{"progressToken":%[1]d},"name":"run_code","arguments":{"language":"js","code":"console.log('up'); setInterval(() => {}, 1e6)"}}}` + "\n"
+			call := `{"jsonrpc":"2.0","id":%[1]d,"method":"tools/call","params":{"_meta":{"progressToken":%[1]d},` +
+				`"name":"run_code","arguments":{"language":"js","code":"console.log('up'); setInterval(() => {}, 1e6)"}}}` + "\n"
 			if _, err := io.WriteString(in, handshake+fmt.Sprintf(call, 2)+fmt.Sprintf(call, 3)); err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +334,8 @@ func TestNothingElseOnStdout(t *testing.T) {
 		_, _ = io.WriteString(in, handshake)
 		for _, line := range []string{
 			`{"jsonrpc":"2.0","id":4,"method":"logging/setLevel","params":{"level":"info"}}`,
-			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js","code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"js",` +
+				`"code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
 			`{"jsonrpc":"2.0","id":3,"method":"nonsense"}`,
 		} {
 			_, _ = io.WriteString(in, line+"\n")

@@ -151,10 +151,12 @@ func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision strin
 		r.Netlog(map[string]any{"proto": "dns", "name": "evil.example", "verdict": "denied"})
 		r.Effective = json.RawMessage(`{"memoryMb":512}`)
 		r.Denials = json.RawMessage(
-			`[{"field":"memoryMb","requested":"4096","reason":"at most 512 is allowed","rule":"/srv/.unitask.toml","key":"memoryMb"}]`,
+			`[{"field":"memoryMb","requested":"4096","reason":"at most 512 is allowed","rule":"/srv/.unitask.toml",` +
+				`"key":"memoryMb"}]`,
 		)
 		r.Result = json.RawMessage(`{"runId":"` + r.ID +
-			`","outcome":"exited","exitCode":0,"durationMs":{"total":7},"artifacts":[{"path":"a.txt","size":5,"mode":"0644","sha256":"aa"}]}`)
+			`","outcome":"exited","exitCode":0,"durationMs":{"total":7},"artifacts":[{"path":"a.txt","size":5,"mode":"0644",` +
+			`"sha256":"aa"}]}`)
 		out := filepath.Join(r.Dir(), record.ArtifactsDir)
 		if err := os.Mkdir(out, 0o700); err != nil {
 			t.Fatal(err)

@@ -23,101 +23,14 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-type sessionToolsRow struct {
-	tool   string
-	args   map[string]any
-	want   string // in the text
-	failed bool
-}
-
-// sessionToolsRows are the cases of TestSessionTools.
-func sessionToolsRows(id, outside string) []sessionToolsRow {
-	return []sessionToolsRow{
-		{"run_code", object{"session": id, "language": "python", "code": "x + 2"}, "--- value\n42", false},
-		{"run_code", object{"session": id, "language": "python", "code": "x + 2", "timeoutSeconds": 30}, "--- value\n42", false},
-		{"session_command", object{"session": id, "command": "true", "timeoutSeconds": 3600}, "exit code 0", false},
-		{"run_code", object{"session": id, "language": "python", "code": "1/0"}, "ZeroDivisionError", true},
-		{"run_code", object{"session": id, "language": "python", "code": "import helper, os; print(helper.x, open('late.csv').read(), os.listdir('late'))", "files": []any{"late.csv", object{"name": "helper.py", "content": "x = 7"}}, "dirs": []string{"late"}}, "7 1,2 ['f']", false},
-		{"run_code", object{"session": id, "language": "python", "code": "1", "files": []any{filepath.Join(outside, "f")}}, "not given: files", false},
-		{"run_code", object{"session": id, "language": "python", "code": "1", "allowNet": []string{"example.com"}}, "since it began", true},
-		{"run_code", object{"session": "new", "language": "js", "code": "1", "stdin": "x"}, "do not go with session", true},
-		{"run_code", object{"session": "20261122-000000000-aaaaaa", "language": "js", "code": "1"}, "there is no such session", true},
-		{"session_files", object{"session": id, "op": "create", "path": "m/a.py", "file_text": "def f():\n    return 1\n"}, "m/a.py is written", false},
-		{"session_files", object{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "return 7"}, "edited", false},
-		{"session_files", object{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "x"}, "exactly once", true},
-		{"session_files", object{"session": id, "op": "insert", "path": "m/a.py", "insert_line": 0, "insert_text": "# first"}, "edited", false},
-		{"session_files", object{"session": id, "op": "view", "path": "m/a.py", "view_range": []int{1, 3}}, "     1\t# first\n     2\tdef f():\n     3\t    return 7\n", false},
-		{"session_files", object{"session": id, "op": "view", "path": "m"}, "/work/m/a.py", false},
-		{"session_files", object{"session": id, "op": "view", "path": "nothing"}, "no such file", true},
-		{"run_code", object{"session": id, "language": "python", "code": "import sys; sys.path.insert(0, 'm'); import a; a.f()"}, "--- value\n7", false},
-		{"session_command", object{"session": id, "command": "python3 m/a.py; pwd; exit 4"}, "exit code 4", true},
-		{"session_command", object{"session": id, "command": "cat; echo $A", "stdin": "in ", "env": map[string]string{"A": "b"}}, "in b\n", false},
-		{"session_command", object{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
-		{"session_command", object{"session": id, "command": "cat", "background": true, "stdin": "x"}, "does not go with background", true},
-		{"session_command", object{"session": id, "command": "printf 'up \\303'; until [ -e go ]; do sleep 0.1; done; printf '\\251\\n'; exit 3", "background": true}, "goes on in the background", false},
-		{"wait_command", object{"run": "RUN"}, "running; afterSeq 3 of the next call gives what comes then\n--- output\nup ", false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 0}, "running; afterSeq 3", false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 1000}, "from 0 to 4", true},
-		{"wait_command", object{"run": "RUN", "waitSeconds": 51}, "waitSeconds", true},
-		{"wait_command", object{"run": "../../etc"}, "no command in the background of a session of yours", true},
-		{"wait_command", object{"run": id}, "no command in the background", true},
-		{"session_command", object{"session": id, "command": "touch go"}, "exit code 0", false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, "exit code 3\n--- output\né\n", false},
-		{"wait_command", object{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, "exit code 3", false},
-		{"session_command", object{"session": id, "command": "exec sleep 1000", "background": true}, "goes on in the background", false},
-		{"manage_session", object{"op": "stop", "session": id, "run": "RUN"}, id, false},
-		{"wait_command", object{"run": "RUN"}, "cancelled: it was stopped", false},
-		{"manage_session", object{"op": "put", "session": id, "name": "n", "value": object{"big": json.Number("12345678901234567890"), "text": "<é>"}}, "expiresAt", false},
-		{"run_code", object{"session": id, "language": "python", "code": "import json; v = json.load(open('.values/n.json')); json.dump([v['big'] + 1, v['text']], open('.values/m.json', 'w')); json.dump(None, open('.values/o.json', 'w'))"}, "exit code 0", false},
-		{"manage_session", object{"op": "get", "session": id, "name": "m"}, "[12345678901234567891, \"<\\u00e9>\"]", false},
-		{"manage_session", object{"op": "get", "session": id, "name": "o"}, "null", false},
-		{"manage_session", object{"op": "get", "session": id}, `"names":["m","n","o"]`, false},
-		{"manage_session", object{"op": "get", "session": id, "name": "p"}, "there is no value p", true},
-		{"manage_session", object{"op": "put", "session": id, "name": "../n", "value": 1}, "must be a letter", true},
-		// Values that the code made too large for any client, and results without a value.
-		{"session_command", object{"session": id, "command": "cd .values && echo 1e400 > huge.json && ln -s /dev/zero zero.json && mkfifo pipe.json && ln -s loop.json loop.json && for n in 501 9999; do (head -c $n /dev/zero | tr '\\0' '['; head -c $n /dev/zero | tr '\\0' ']') > deep$n.json; done && printf '\"\\377\"' > bytes.json"}, "exit code 0", false},
-		{"manage_session", object{"op": "get", "session": id, "name": "huge"}, "value huge has a number that is beyond 64-bit floats: read /work/.values/huge.json", true},
-		{"manage_session", object{"op": "get", "session": id, "name": "deep501"}, "value deep501 has more than 500 levels", true},
-		{"manage_session", object{"op": "get", "session": id, "name": "deep9999"}, "value deep9999 has more than 500 levels", true},
-		{"manage_session", object{"op": "get", "session": id, "name": "zero"}, "invalid argument", true},
-		{"manage_session", object{"op": "get", "session": id, "name": "pipe"}, "invalid argument", true},
-		{"manage_session", object{"op": "get", "session": id, "name": "loop"}, "too many levels of symbolic links", true},
-		{"manage_session", object{"op": "get", "session": id, "name": "bytes"}, "not UTF-8", true},
-		{"manage_session", object{"op": "copy", "session": id, "path": ".values/pipe.json", "toPath": "c/p"}, "neither a file nor a folder", true},
-		{"manage_session", object{"op": "copy", "session": id, "path": "/dev/zero", "toPath": "c/z"}, "neither a file nor a folder", true},
-		{"session_command", object{"session": id, "command": "rm -r .values"}, "exit code 0", false},
-		{"manage_session", object{"op": "get", "session": "20261122-000000000-aaaaaa", "name": "n"}, "there is no such session", true},
-		{"manage_session", object{"op": "copy", "session": id, "path": "m", "toPath": "c/m"}, "expiresAt", false},
-		{"session_files", object{"session": id, "op": "list", "path": "c/m"}, "a.py", false},
-		{"manage_session", object{"op": "copy", "session": id, "path": "m", "to": "20261122-000000000-aaaaaa"}, "there is no such session", true},
-		{"manage_session", object{"op": "extend", "session": id, "lifeSeconds": 7200}, id, false},
-		{"manage_session", object{"op": "extend", "session": id, "lifeSeconds": 86401}, "lifeSeconds", true},
-		{"manage_session", object{"op": "extend", "session": id}, "must be 1s at least", true},
-		{"manage_session", object{"op": "pause", "session": id}, `"paused":true`, false},
-		{"SERVER", nil, "", false},
-		{"manage_session", object{"op": "list"}, `"paused":true`, false},
-		{"run_code", object{"session": id, "language": "python", "code": "x + 3"}, "--- value\n43", false},
-		{"manage_session", object{"op": "fork", "session": id, "count": 17}, "17", true},
-		{"manage_session", object{"op": "fork", "session": id}, `"parent":"` + id + `"`, false},
-		{"run_code", object{"session": id, "language": "python", "code": "x += 1; x"}, "--- value\n41", false},
-		{"run_code", object{"session": "FORK", "language": "python", "code": "x"}, "--- value\n40", false},
-		{"manage_session", object{"op": "end", "session": "FORK"}, id, false},
-		{"session_files", object{"session": id, "op": "remove", "path": "m"}, "removed", false},
-		{"manage_session", object{"op": "list"}, id, false},
-		{"manage_session", object{"op": "end", "session": id}, `"sessions":[]`, false},
-		{"manage_session", object{"op": "end", "session": id}, "there is no such session", true},
-		{"session_command", object{"session": id, "command": "true"}, "there is no such session", true},
-		{"run_code", object{"session": "new", "language": "shell", "code": "echo a\x00b"}, "NUL", true},
-		{"manage_session", object{"op": "list"}, `"sessions":[]`, false},
-	}
-}
-
 // A session over MCP: code, commands and files in one machine, by one caller.
 func TestSessionTools(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	home, dir := testhome.New(t, base), t.TempDir()
 	outside := t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o644), os.WriteFile(filepath.Join(dir, "late.csv"), []byte("1,2"), 0o644), os.Mkdir(filepath.Join(dir, "late"), 0o755), os.WriteFile(filepath.Join(dir, "late/f"), nil, 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o644),
+		os.WriteFile(filepath.Join(dir, "late.csv"), []byte("1,2"), 0o644), os.Mkdir(filepath.Join(dir, "late"), 0o755),
+		os.WriteFile(filepath.Join(dir, "late/f"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	cs := stdio(t, home, dir, nil)
@@ -132,7 +45,8 @@ func TestSessionTools(t *testing.T) {
 				text += c.Text
 			}
 		}
-		if typed, _ := res.Meta["unitask/error"].(map[string]any); res.IsError && res.StructuredContent == nil && (typed["code"] == nil || typed["message"] == "" || typed["retryable"] == nil) {
+		if typed, _ := res.Meta["unitask/error"].(map[string]any); res.IsError && res.StructuredContent == nil &&
+			(typed["code"] == nil || typed["message"] == "" || typed["retryable"] == nil) {
 			t.Errorf("%s %v: %v", tool, args, res.Meta)
 		}
 		if res.StructuredContent != nil {
@@ -144,9 +58,11 @@ func TestSessionTools(t *testing.T) {
 		}
 		return text, structured, res.IsError
 	}
-	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python", "code": "x = 40\nprint('up')\nx + 1", "timeoutSeconds": 10})
+	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python",
+		"code": "x = 40\nprint('up')\nx + 1", "timeoutSeconds": 10})
 	id, _ := res["session"].(string)
-	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
+	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") ||
+		!strings.Contains(text, "session "+id+", expires at ") {
 		t.Fatalf("%s\n%v", text, res)
 	}
 	if granted(t, cs, res)["timeoutMs"] != 10e3 || res["hint"] != nil {
@@ -182,16 +98,22 @@ func TestSessionTools(t *testing.T) {
 			}
 		}
 		if row.args["op"] == "fork" && !failed {
-			for _, s := range structured["sessions"].([]any) {
-				if s := s.(map[string]any); s["parent"] == id {
-					forked, _ = s["session"].(string)
-				}
-			}
+			forked = forkOf(structured, id)
 		}
 		if failed != row.failed || !strings.Contains(text, row.want) {
 			t.Errorf("%s %v: failed %v\n%s\n%v", row.tool, row.args, failed, text, structured)
 		}
 	}
+}
+
+// forkOf returns the last fork of a session.
+func forkOf(structured map[string]any, id string) (forked string) {
+	for _, s := range structured["sessions"].([]any) {
+		if s := s.(map[string]any); s["parent"] == id {
+			forked, _ = s["session"].(string)
+		}
+	}
+	return forked
 }
 
 // checkCutSteps checks steps with a long output.

@@ -85,10 +85,19 @@ func dialOutside(u Upstream, t target, r *Rule) string {
 	return "dialled " + dialled
 }
 
+// likeAddresses are texts that look like addresses.
+var likeAddresses = []string{
+	"169.254.169.254", "127.0.0.1", "127.1", "127.0.1", "0x7f000001", "0x7f.1", "0X7F.0.0.1", "2130706433",
+	"017700000001", "0177.0.0.1", "0", "127.0.0.1.", "127.1.", "a.b.127", "1.0x", "example.0x10",
+	"169.254.169.254.", "::1", "fe80::1%eth0", "::ffff:127.0.0.1", "[::1]", "127。0。0。1", "127.0.0.1:80",
+	"localhost/", "a..b",
+}
+
 // Names with private addresses, and texts that some resolver or proxy takes for an address. They are tested with and
 // without a proxy, against every rule that could allow them.
 func TestAttackNamesToPrivate(t *testing.T) {
-	local := []netip.Prefix{netip.MustParsePrefix("93.184.216.40/29"), netip.MustParsePrefix("192.168.7.9/24"), netip.MustParsePrefix("2600:1:2:3::9/64"), netip.MustParsePrefix("8.8.4.4/0")}
+	local := []netip.Prefix{netip.MustParsePrefix("93.184.216.40/29"), netip.MustParsePrefix("192.168.7.9/24"),
+		netip.MustParsePrefix("2600:1:2:3::9/64"), netip.MustParsePrefix("8.8.4.4/0")}
 	routed := netip.MustParsePrefix("93.184.217.0/24") // by a separate route, not an interface's
 	proxied := ""
 	proxy := newScripted(t, "", "HTTP/1.1 200 OK\r\n\r\n")
@@ -122,15 +131,14 @@ func TestAttackNamesToPrivate(t *testing.T) {
 	anything := &Rule{Text: "any", Any: true}
 
 	// As a name: a text that looks like an address is not a name, whoever would resolve it.
-	for _, name := range []string{"169.254.169.254", "127.0.0.1", "127.1", "127.0.1", "0x7f000001", "0x7f.1", "0X7F.0.0.1", "2130706433", "017700000001", "0177.0.0.1", "0",
-		"127.0.0.1.", "127.1.", "a.b.127", "1.0x", "example.0x10", "169.254.169.254.", "::1", "fe80::1%eth0", "::ffff:127.0.0.1", "[::1]", "127。0。0。1", "127.0.0.1:80", "localhost/", "a..b"} {
+	for _, name := range likeAddresses {
 		for _, with := range []bool{false, true} {
 			proxied = ""
 			way := ""
 			if with {
 				way = ", with a proxy"
 			}
-			attack.Check(t, "a name: "+name+way, "no name", try(outside(with), target{name: name, port: 80, addr: netip.Addr{}}, anything))
+			attack.Check(t, "a name: "+name+way, "no name", try(outside(with), target{name: name, port: 80}, anything))
 			if proxied != "" {
 				t.Errorf("the proxy was asked for %q", proxied)
 			}
@@ -147,22 +155,26 @@ func TestAttackNamesToPrivate(t *testing.T) {
 			want += " " + netip.AddrPortFrom(addr, 80).String()
 		}
 		resolved["n.example"] = c.addr
-		attack.Check(t, "a name that leads to: "+c.name, want, try(outside(false), target{name: "n.example", port: 80}, &Rule{Text: "n", Host: "n.example"}))
-		attack.Check(t, "an address that is named: "+c.name, want, try(outside(false), target{addr: addr, port: 80}, &Rule{Text: "a", Addr: addr}))
+		attack.Check(t, "a name that leads to: "+c.name, want,
+			try(outside(false), target{name: "n.example", port: 80}, &Rule{Text: "n", Host: "n.example"}))
+		named, rule := target{addr: addr, port: 80}, &Rule{Text: "a", Addr: addr}
+		attack.Check(t, "an address that is named: "+c.name, want, try(outside(false), named, rule))
 		if c.want == "dialled" {
 			want = "dialled proxy PROXY"
 		}
-		attack.Check(t, "an address that is named, with a proxy: "+c.name, want, try(outside(true), target{addr: addr, port: 80}, &Rule{Text: "a", Addr: addr}))
+		attack.Check(t, "an address that is named, with a proxy: "+c.name, want, try(outside(true), named, rule))
 		// --allow-tcp may name each of them.
 		raw := &Rule{Text: "r", Addr: addr, Port: 80, Raw: true}
-		if got := try(outside(false), target{addr: addr, port: 80}, raw); got != "dialled "+netip.AddrPortFrom(addr.Unmap(), 80).String() {
+		want = "dialled " + netip.AddrPortFrom(addr.Unmap(), 80).String()
+		if got := try(outside(false), named, raw); got != want {
 			t.Errorf("%s by a raw rule: %s", c.name, got)
 		}
 	}
 	broken := outside(false)
 	broken.Local = func() ([]netip.Prefix, error) { return nil, errors.New("no netlink") }
 	resolved["n.example"] = "93.184.216.34"
-	attack.Check(t, "a host that can't say what its addresses are", "no netlink", try(broken, target{name: "n.example", port: 80}, &Rule{Host: "n.example"}))
+	attack.Check(t, "a host that can't say what its addresses are", "no netlink",
+		try(broken, target{name: "n.example", port: 80}, &Rule{Host: "n.example"}))
 }
 
 // The socket itself is checked, too: an address that became the host's own after its check is not connected to.
@@ -273,7 +285,8 @@ func TestAttackDNS(t *testing.T) {
 	q := func(name string, kind dnsmessage.Type) dnsmessage.Question {
 		return dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}
 	}
-	good := q("good.example.", dnsmessage.TypeA)
+	const typeA = dnsmessage.TypeA
+	good := q("good.example.", typeA)
 	chaos := good
 	chaos.Class = dnsmessage.ClassCHAOS
 	plain := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}}
@@ -282,41 +295,45 @@ func TestAttackDNS(t *testing.T) {
 		edit(&m.Header)
 		return m
 	}
-	long := strings.Repeat("a", 63)
+	long := strings.Repeat(strings.Repeat("a", 63)+".", 3)
+	const noName, none = "RCodeNameError, no answer", "RCodeSuccess, no answer"
+	const head = "\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" // of one question
+	raw := func(text string) []byte { return []byte(head + text) }
 	for _, c := range []struct {
 		name string
 		body []byte
 		want string
 	}{
 		{"an allowed name", question(plain, good), "198.18.0.1"},
-		{"an allowed name in upper case", question(plain, q("GOOD.example.", dnsmessage.TypeA)), "198.18.0.1"},
-		{"IPv6 of an allowed name", question(plain, q("good.example.", dnsmessage.TypeAAAA)), "RCodeSuccess, no answer"},
-		{"TXT of an allowed name", question(plain, q("good.example.", dnsmessage.TypeTXT)), "RCodeSuccess, no answer"},
-		{"any type of an allowed name", question(plain, q("good.example.", dnsmessage.TypeALL)), "RCodeSuccess, no answer"},
-		{"a transfer of a zone", question(plain, q("good.example.", dnsmessage.Type(252))), "RCodeSuccess, no answer"},
-		{"an allowed name in another class", question(plain, chaos), "RCodeNameError, no answer"},
-		{"a name that nobody allowed", question(plain, q("evil.example.", dnsmessage.TypeA)), "RCodeNameError, no answer"},
-		{"data in labels below an allowed name", question(plain, q("c2VjcmV0.good.example.", dnsmessage.TypeA)), "RCodeNameError, no answer"},
-		{"data in labels of the longest name", question(plain, q(long+"."+long+"."+long+".evil.example.", dnsmessage.TypeTXT)), "RCodeNameError, no answer"},
-		{"the root", question(plain, q(".", dnsmessage.TypeNS)), "RCodeNameError, no answer"},
-		{"an address as a name", question(plain, q("127.0.0.1.", dnsmessage.TypeA)), "RCodeNameError, no answer"},
-		{"a number as a name", question(plain, q("2130706433.", dnsmessage.TypeA)), "RCodeNameError, no answer"},
-		{"metadata by the reverse", question(plain, q("254.169.254.169.in-addr.arpa.", dnsmessage.TypePTR)), "RCodeNameError, no answer"},
-		{"a label with a NUL", []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x05go\x00od\x07example\x00\x00\x01\x00\x01"), "RCodeNameError, no answer"},
-		{"a label with a dot", []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x0cgood.example\x00\x00\x01\x00\x01"), "no reply"},
-		{"two questions", question(plain, good, q("evil.example.", dnsmessage.TypeA)), "no reply"},
+		{"an allowed name in upper case", question(plain, q("GOOD.example.", typeA)), "198.18.0.1"},
+		{"IPv6 of an allowed name", question(plain, q("good.example.", dnsmessage.TypeAAAA)), none},
+		{"TXT of an allowed name", question(plain, q("good.example.", dnsmessage.TypeTXT)), none},
+		{"any type of an allowed name", question(plain, q("good.example.", dnsmessage.TypeALL)), none},
+		{"a transfer of a zone", question(plain, q("good.example.", dnsmessage.Type(252))), none},
+		{"an allowed name in another class", question(plain, chaos), noName},
+		{"a name that nobody allowed", question(plain, q("evil.example.", typeA)), noName},
+		{"data in labels below an allowed name", question(plain, q("c2VjcmV0.good.example.", typeA)), noName},
+		{"data in labels of the longest name", question(plain, q(long+"evil.example.", dnsmessage.TypeTXT)), noName},
+		{"the root", question(plain, q(".", dnsmessage.TypeNS)), noName},
+		{"an address as a name", question(plain, q("127.0.0.1.", typeA)), noName},
+		{"a number as a name", question(plain, q("2130706433.", typeA)), noName},
+		{"metadata by the reverse", question(plain, q("254.169.254.169.in-addr.arpa.", dnsmessage.TypePTR)), noName},
+		{"a label with a NUL", raw("\x05go\x00od\x07example\x00\x00\x01\x00\x01"), noName},
+		{"a label with a dot", raw("\x0cgood.example\x00\x00\x01\x00\x01"), "no reply"},
+		{"two questions", question(plain, good, q("evil.example.", typeA)), "no reply"},
 		{"no question", question(plain), "no reply"},
 		{"a response", question(header(func(h *dnsmessage.Header) { h.Response = true }), good), "no reply"},
 		{"an update", question(header(func(h *dnsmessage.Header) { h.OpCode = 5 }), good), "no reply"},
 		{"a notification", question(header(func(h *dnsmessage.Header) { h.OpCode = 4 }), good), "no reply"},
-		{"a name that points at itself", []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"), "no reply"},
-		{"a name that points ahead", []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\xff\x00\x01\x00\x01"), "no reply"},
-		{"a label that is longer than the packet", []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x3fgood"), "no reply"},
+		{"a name that points at itself", raw("\xc0\x0c\x00\x01\x00\x01"), "no reply"},
+		{"a name that points ahead", raw("\xc0\xff\x00\x01\x00\x01"), "no reply"},
+		{"a label that is longer than the packet", raw("\x3fgood"), "no reply"},
 		{"a header alone", make([]byte, 12), "no reply"},
 		{"eleven bytes", make([]byte, 11), "no reply"},
 		{"over 512 bytes", append(question(plain, good), make([]byte, 512)...), "no reply"},
 	} {
-		answer, d := answerDNS(&filter{[]Rule{hostRule("good.example"), {Text: "any below", Host: "w.example", Wildcard: true}}}, newNames(), c.body)
+		answer, d := answerDNS(&filter{[]Rule{hostRule("good.example"),
+			{Text: "any below", Host: "w.example", Wildcard: true}}}, newNames(), c.body)
 		got := "no reply"
 		if answer != nil {
 			var m dnsmessage.Message

@@ -58,6 +58,13 @@ func TestBrokerCause(t *testing.T) {
 	}
 }
 
+// throughBroker reports whether a request had the key, and the response did not quote it.
+func throughBroker(d Decision) bool {
+	return d.Name == "api.example" && d.Addr == "198.18.0.1" && d.Dialled == "93.184.216.34:443" &&
+		d.Rule == "api.example" && d.Port == 443 && d.Verdict == Allowed && d.Method == "POST" && d.Path == "/" &&
+		d.Status == 200 && d.BytesUp == 4 && d.Redacted == 1 && strings.Join(d.Secrets, "") == "KEY"
+}
+
 // A guest's connections to a host with a bound secret go through the broker, others directly.
 func TestBroker(t *testing.T) {
 	const value = "sk-0123456789abcdef"
@@ -72,28 +79,33 @@ func TestBroker(t *testing.T) {
 			w.Header().Set("Connection", "close")
 		}
 	}, "api.example", "plain.example")
-	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "plain.example": {"93.184.216.34"}, "inside.example": {"10.0.0.1"}},
-		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String(), "10.0.0.1:443": server.Listener.Addr().String()}}
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "plain.example": {"93.184.216.34"},
+		"inside.example": {"10.0.0.1"}},
+		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String(),
+			"10.0.0.1:443": server.Listener.Addr().String()}}
 	asked := make(chan Decision, 100)
-	b, err := broker.New(broker.Config{Roots: roots, Secrets: []broker.Secret{{Name: "KEY", Value: value, Hosts: []broker.Host{"api.example", "inside.example"}}}})
+	b, err := broker.New(broker.Config{Roots: roots,
+		Secrets: []broker.Secret{{Name: "KEY", Value: value, Hosts: []broker.Host{"api.example", "inside.example"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example"), hostRule("plain.example"), hostRule("inside.example")}, Upstream: net1.upstream(), Broker: b, Limits: Limits{BytesUp: 1 << 20}, Log: func(d Decision) {
-		if d.Proto == "http" {
-			asked <- d
-		}
-	}})
+	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example"), hostRule("plain.example"), hostRule("inside.example")},
+		Upstream: net1.upstream(), Broker: b, Limits: Limits{BytesUp: 1 << 20}, Log: func(d Decision) {
+			if d.Proto == "http" {
+				asked <- d
+			}
+		}})
 	trusted := roots.Clone()
 	trusted.AppendCertsFromPEM(b.CA())
 	client := func(h2 bool) *http.Client {
-		tr := &http.Transport{ForceAttemptHTTP2: h2, TLSClientConfig: &tls.Config{RootCAs: trusted}, DialContext: func(_ context.Context, _, to string) (net.Conn, error) {
-			name, _, err := net.SplitHostPort(to)
-			if err != nil {
-				return nil, err
-			}
-			return g.dial(name, 443)
-		}}
+		tr := &http.Transport{ForceAttemptHTTP2: h2, TLSClientConfig: &tls.Config{RootCAs: trusted},
+			DialContext: func(_ context.Context, _, to string) (net.Conn, error) {
+				name, _, err := net.SplitHostPort(to)
+				if err != nil {
+					return nil, err
+				}
+				return g.dial(name, 443)
+			}}
 		if !h2 {
 			tr.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
 		}
@@ -119,7 +131,7 @@ func TestBroker(t *testing.T) {
 	for range 6 {
 		d := <-asked
 		alpn[d.ALPN]++
-		if d.Name != "api.example" || d.Addr != "198.18.0.1" || d.Dialled != "93.184.216.34:443" || d.Rule != "api.example" || d.Port != 443 || d.Verdict != Allowed || d.Method != "POST" || d.Path != "/" || d.Status != 200 || d.BytesUp != 4 || d.Redacted != 1 || strings.Join(d.Secrets, "") != "KEY" {
+		if !throughBroker(d) {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -311,6 +323,53 @@ func TestAttackTLSForNobody(t *testing.T) {
 	}
 }
 
+// rulesInTheClearRows are the cases of TestAttackRulesInTheClear.
+var rulesInTheClearRows = []struct {
+	name, host string
+	port       uint16
+	say, want  string
+	log        string // of the request, or of the connection
+}{
+	{"allowed", "api.example", 80, "GET /ok", "200", "http allowed GET /ok 200 by GET api.example/ok: "},
+	{
+		name: "another path",
+		host: "api.example",
+		port: 80,
+		say:  "GET /no",
+		want: "403",
+		log: "http denied GET /no 403 by GET api.example/ok: GET api.example/no: " +
+			"no rule allows this method and path (GET api.example/ok)",
+	},
+	{
+		name: "another method",
+		host: "api.example",
+		port: 80,
+		say:  "PUT /ok",
+		want: "403",
+		log: "http denied PUT /ok 403 by GET api.example/ok: PUT api.example/ok: " +
+			"no rule allows this method and path (GET api.example/ok)",
+	},
+	{"raw, allowed", "inside.example", 8080, "GET /ok", "200", "http allowed GET /ok 200 by GET inside.example/ok: "},
+	{
+		name: "raw, another path",
+		host: "inside.example",
+		port: 8080,
+		say:  "GET /no",
+		want: "403",
+		log: "http denied GET /no 403 by GET inside.example/ok: GET inside.example/no: " +
+			"no rule allows this method and path (GET inside.example/ok)",
+	},
+	{
+		name: "raw, another protocol",
+		host: "inside.example",
+		port: 8080,
+		say:  "\x00GET /ok",
+		log: "tcp denied   0 by tcp inside.example:8080: the first byte is 0x0: this is not HTTP or TLS: " +
+			"--allow-tcp allows other protocols",
+	},
+	{"raw, without rules", "free.example", 8080, "PUT /no", "200", "tcp allowed   0 by tcp free.example:8080: "},
+}
+
 // Rules by method and path apply without TLS as with it. They also apply on a connection that a raw rule allows,
 // wherever it leads: only HTTP is then allowed there.
 func TestAttackRulesInTheClear(t *testing.T) {
@@ -336,24 +395,7 @@ func TestAttackRulesInTheClear(t *testing.T) {
 	g := newGuest(t, Config{Broker: b, Upstream: net1.upstream(), Log: func(d Decision) { asked <- d },
 		Rules: []Rule{hostRule("api.example"), {Text: "tcp inside.example:8080", Host: "inside.example", Port: 8080,
 			Raw: true}, {Text: "tcp free.example:8080", Host: "free.example", Port: 8080, Raw: true}}})
-	for _, c := range []struct {
-		name, host string
-		port       uint16
-		say, want  string
-		log        string // of the request, or of the connection
-	}{
-		{"allowed", "api.example", 80, "GET /ok", "200", "http allowed GET /ok 200 by GET api.example/ok: "},
-		{"another path", "api.example", 80, "GET /no", "403",
-			"http denied GET /no 403 by GET api.example/ok: GET api.example/no: no rule allows this method and path (GET api.example/ok)"},
-		{"another method", "api.example", 80, "PUT /ok", "403",
-			"http denied PUT /ok 403 by GET api.example/ok: PUT api.example/ok: no rule allows this method and path (GET api.example/ok)"},
-		{"raw, allowed", "inside.example", 8080, "GET /ok", "200", "http allowed GET /ok 200 by GET inside.example/ok: "},
-		{"raw, another path", "inside.example", 8080, "GET /no", "403",
-			"http denied GET /no 403 by GET inside.example/ok: GET inside.example/no: no rule allows this method and path (GET inside.example/ok)"},
-		{"raw, another protocol", "inside.example", 8080, "\x00GET /ok", "",
-			"tcp denied   0 by tcp inside.example:8080: the first byte is 0x0: this is not HTTP or TLS: --allow-tcp allows other protocols"},
-		{"raw, without rules", "free.example", 8080, "PUT /no", "200", "tcp allowed   0 by tcp free.example:8080: "},
-	} {
+	for _, c := range rulesInTheClearRows {
 		conn, err := g.dial(c.host, c.port)
 		if err != nil {
 			t.Fatal(c.name, err)

@@ -22,16 +22,19 @@ import (
 
 func TestForwardHTTP(t *testing.T) {
 	web := webServer(t)
-	net1 := &internet{names: map[string][]string{"a.example": {"93.184.216.34"}, "b.w.example": {"2606:2800:220:1::1", "93.184.216.34"}},
+	net1 := &internet{names: map[string][]string{"a.example": {"93.184.216.34"},
+		"b.w.example": {"2606:2800:220:1::1", "93.184.216.34"}},
 		servers: map[string]string{"93.184.216.34:80": web.Listener.Addr().String()}}
 	g := newGuest(t, Config{Rules: []Rule{hostRule("a.example"), hostRule("*.w.example")}, Upstream: net1.upstream()})
 	get := func(host, path string) string {
 		return "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"
 	}
-	if out, err := g.say("a.example", 80, get("a.example", "/x")); err != nil || !strings.Contains(out, "[a.example /x ]") {
+	if out, err := g.say("a.example", 80, get("a.example", "/x")); err != nil ||
+		!strings.Contains(out, "[a.example /x ]") {
 		t.Errorf("%q %v", out, err)
 	}
-	if d := g.log.last(); d.Verdict != Allowed || d.Name != "a.example" || d.Rule != "a.example" || d.BytesUp == 0 || d.BytesDown == 0 || d.Dialled != "93.184.216.34:80" {
+	if d := g.log.last(); d.Verdict != Allowed || d.Name != "a.example" || d.Rule != "a.example" || d.BytesUp == 0 ||
+		d.BytesDown == 0 || d.Dialled != "93.184.216.34:80" {
 		t.Errorf("%+v", d)
 	}
 	// The second address answers if the first does not.
@@ -39,79 +42,13 @@ func TestForwardHTTP(t *testing.T) {
 		t.Errorf("%q %v", out, err)
 	}
 	// A chunked body, a kept connection, a body with a length.
-	out, err := g.say("a.example", 80, "POST /1 HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nT: 1\r\n\r\n"+
-		"POST /2 HTTP/1.1\r\nHost: a.example\r\nContent-Length: 4\r\n\r\nbody"+"GET http://a.example/3 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n")
-	if err != nil || !strings.Contains(out, "/1 abcde]") || !strings.Contains(out, "/2 body]") || !strings.Contains(out, "/3 ]") {
+	out, err := g.say("a.example", 80, "POST /1 HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n"+
+		"abc\r\n2;x=y\r\nde\r\n0\r\nT: 1\r\n\r\n"+
+		"POST /2 HTTP/1.1\r\nHost: a.example\r\nContent-Length: 4\r\n\r\nbody"+
+		"GET http://a.example/3 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n")
+	if err != nil || !strings.Contains(out, "/1 abcde]") || !strings.Contains(out, "/2 body]") ||
+		!strings.Contains(out, "/3 ]") {
 		t.Errorf("%q %v", out, err)
-	}
-}
-
-type forwardRefusesRow struct {
-	port   uint16
-	say    string
-	reason string
-}
-
-// forwardRefusesRows are the cases of TestForwardRefuses.
-func forwardRefusesRows(
-	get string, hello func(sni string, more func(*tls.Config)) string,
-) map[string]forwardRefusesRow {
-	return map[string]forwardRefusesRow{
-		"another host":                   {80, get + "Host: evil.example\r\n\r\n", "HTTP for evil.example"},
-		"another host, second request":   {80, get + "Host: good.example\r\n\r\n" + get + "Host: evil.example\r\n\r\n", "HTTP for evil.example"},
-		"another host behind a body":     {80, "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 2\r\n\r\nok" + get + "Host: evil.example\r\n\r\n", "HTTP for evil.example"},
-		"another port in Host":           {80, get + "Host: good.example:81\r\n\r\n", "HTTP for good.example:81"},
-		"an address in Host":             {80, get + "Host: 93.184.216.34\r\n\r\n", "HTTP for 93.184.216.34"},
-		"no Host":                        {80, get + "X: 1\r\n\r\n", "0 Host fields"},
-		"HTTP/1.0 without Host":          {80, "GET / HTTP/1.0\r\n\r\n", "0 Host fields"},
-		"two Hosts":                      {80, get + "Host: good.example\r\nHost: evil.example\r\n\r\n", "2 Host fields"},
-		"two Hosts in one":               {80, get + "Host: good.example, evil.example\r\n\r\n", "HTTP for good.example, evil.example"},
-		"an empty Host":                  {80, get + "Host:\r\n\r\n", "HTTP for "},
-		"Host with a NUL":                {80, get + "Host: good.example\x00.evil.example\r\n\r\n", "control character"},
-		"Host with an at sign":           {80, get + "Host: good.example@evil.example\r\n\r\n", "HTTP for"},
-		"Host with a space before":       {80, get + "Host : good.example\r\n\r\n", "malformed header line"},
-		"a folded Host":                  {80, get + "Host: good.example\r\n evil.example\r\n\r\n", "malformed header line"},
-		"a bare LF":                      {80, get + "Host: good.example\nX: 1\r\n\r\n", "control character"},
-		"a bare CR":                      {80, get + "Host: good.example\rHost: evil.example\r\n\r\n", "control character"},
-		"the absolute form elsewhere":    {80, "GET http://evil.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", "another host than Host"},
-		"the absolute form with a user":  {80, "GET http://good.example@evil.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", "another host than Host"},
-		"the absolute form with a query": {80, "GET http://evil.example?good.example HTTP/1.1\r\nHost: good.example\r\n\r\n", "another host than Host"},
-		"the authority form":             {80, "GET evil.example:80 HTTP/1.1\r\nHost: good.example\r\n\r\n", "another host than Host"},
-		"another scheme":                 {80, "GET ftp://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", "another host than Host"},
-		"CONNECT":                        {80, "CONNECT good.example:80 HTTP/1.1\r\nHost: good.example\r\n\r\n", "CONNECT"},
-		"length and chunks":              {80, "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "both Content-Length"},
-		"two lengths":                    {80, "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n", "Content-Length"},
-		"a list of lengths":              {80, "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 4, 4\r\n\r\n", "Content-Length"},
-		"a signed length":                {80, "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: +4\r\n\r\n", "Content-Length"},
-		"a hexadecimal length":           {80, "POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 0x4\r\n\r\n", "Content-Length"},
-		"an obfuscated encoding":         {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: xchunked\r\n\r\n", "Transfer-Encoding"},
-		"two encodings":                  {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", "Transfer-Encoding"},
-		"an encoding in a list":          {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "Transfer-Encoding"},
-		"chunks in HTTP/1.0":             {80, "POST / HTTP/1.0\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.0"},
-		"a chunk with a sign":            {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n+1\r\na\r\n0\r\n\r\n", "a malformed chunk"},
-		"a chunk that lies":              {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", "longer than its size"},
-		"a chunk's line without CR":      {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n1\nab\r\n", "a malformed chunk"},
-		"a chunk of all memory":          {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", "a malformed chunk"},
-		"an upgrade to HTTP/2":           {80, get + "Host: good.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", "HTTP/2 in the clear"},
-		"HTTP/2 by prior knowledge":      {80, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "this is not HTTP or TLS: --allow-tcp"},
-		"HTTP/0.9":                       {80, "GET /\r\n", "this is not HTTP or TLS: --allow-tcp"},
-		"a late upgrade":                 {80, get + "Host: good.example\r\n\r\n" + get + "Host: good.example\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", "upgrade after other requests"},
-		"a head without an end":          {80, get + "Host: good.example\r\nX: " + strings.Repeat("x", maxHead) + "\r\n\r\n", "an HTTP head of more than"},
-		"ten thousand fields":            {80, get + "Host: good.example\r\n" + strings.Repeat("a:b\r\n", 10_000) + "\r\n", "an HTTP head of more than"},
-		"SSH":                            {80, "SSH-2.0-OpenSSH_9.0\r\n", "this is not HTTP or TLS: --allow-tcp"},
-		"SMTP":                           {443, "EHLO good.example\r\n", "this is not HTTP or TLS: --allow-tcp"},
-		"noise":                          {443, string([]byte{0, 1, 2, 3, '\n'}), "this is not HTTP or TLS: --allow-tcp"},
-		"plain HTTP for another on 443":  {443, get + "Host: evil.example\r\n\r\n", "HTTP for evil.example"},
-		"TLS for another":                {443, hello("evil.example", nil), "TLS for evil.example"},
-		"TLS for another on 80":          {80, hello("evil.example", nil), "TLS for evil.example"},
-		"TLS without a name":             {443, hello("", nil), "without a server name"},
-		"TLS for an address":             {443, hello("93.184.216.34", nil), "without a server name"},
-		"TLS for a name below":           {443, hello("a.good.example", nil), "TLS for a.good.example"},
-		"TLS for a name with a tail":     {443, hello("good.example.evil.example", nil), "TLS for good.example.evil.example"},
-		"encrypted client hello":         {443, hello("good.example", withECH), "encrypted client hello"},
-		"a TLS record that lies":         {443, "\x16\x03\x01\xff\xff" + strings.Repeat("x", 100_000), "TLS hello"},
-		"a TLS record of no handshake":   {443, "\x16\x03\x01\x00\x05hello", "no TLS hello"},
-		"a hello over 32 KiB":            {443, "\x16\x03\x01\x40\x00\x01\x00\xff\xff" + strings.Repeat("\x00", 16380) + strings.Repeat("\x16\x03\x01\x40\x00"+strings.Repeat("\x00", 16384), 3), "TLS hello"},
 	}
 }
 
@@ -145,7 +82,8 @@ func TestForwardRefuses(t *testing.T) {
 			}()
 		}
 	}()
-	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}, "x.wild.example": {"93.184.216.34"}}, servers: map[string]string{}}
+	net1 := &internet{names: map[string][]string{"good.example": {"93.184.216.34"}, "x.wild.example": {"93.184.216.34"}},
+		servers: map[string]string{}}
 	for _, port := range []string{"80", "443"} {
 		net1.servers["93.184.216.34:"+port] = l.Addr().String()
 	}
@@ -158,13 +96,13 @@ func TestForwardRefuses(t *testing.T) {
 		_ = tls.Client(recorder{&sent}, cfg).Handshake()
 		return sent.String()
 	}
-	get := "GET / HTTP/1.1\r\n"
-	for name, c := range forwardRefusesRows(get, hello) {
+	for name, c := range forwardRefusesRows(hello) {
 		t.Run(name, func(t *testing.T) {
 			mu.Lock()
 			reached.Reset()
 			mu.Unlock()
-			g := newGuest(t, Config{Rules: []Rule{hostRule("good.example"), hostRule("*.wild.example")}, Upstream: net1.upstream()})
+			g := newGuest(t, Config{Rules: []Rule{hostRule("good.example"), hostRule("*.wild.example")},
+				Upstream: net1.upstream()})
 			_, err := g.say("good.example", c.port, c.say)
 			if err == nil {
 				t.Error("the connection ended well")
@@ -186,8 +124,10 @@ func TestForwardRefuses(t *testing.T) {
 func TestForwardDenies(t *testing.T) {
 	echo := echoServer(t)
 	private := map[string][]string{"multi.example": {"10.0.0.1", "127.0.0.1"}}
-	for i, a := range []string{"127.0.0.1", "127.9.9.9", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "169.254.170.2", "100.64.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1",
-		"240.0.0.1", "255.255.255.255", "198.18.0.1", "192.0.0.1", "168.63.129.16", "::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
+	for i, a := range []string{"127.0.0.1", "127.9.9.9", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254",
+		"169.254.170.2", "100.64.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1",
+		"240.0.0.1", "255.255.255.255", "198.18.0.1", "192.0.0.1", "168.63.129.16", "::1", "::", "fe80::1", "fc00::1",
+		"fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
 		"64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "::127.0.0.1", "fec0::1"} {
 		private[fmt.Sprintf("p%d.private.example", i)] = []string{a}
 	}
@@ -201,9 +141,11 @@ func TestForwardDenies(t *testing.T) {
 	}
 	net1.names["ok.example"] = []string{"93.184.216.34"}
 	net1.servers["93.184.216.34:80"] = echo
-	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000}, Rules: []Rule{
-		hostRule("*.private.example"), hostRule("multi.example"), hostRule("ok.example"), {Text: "net 10.9.9.9", Addr: netip.MustParseAddr("10.9.9.9")},
-		{Text: "tcp 127.0.0.1:5432", Addr: netip.MustParseAddr("127.0.0.1"), Port: 5432, Raw: true}}})
+	g := newGuest(t, Config{Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000, DNSPerSecond: 1000},
+		Rules: []Rule{
+			hostRule("*.private.example"), hostRule("multi.example"), hostRule("ok.example"),
+			{Text: "net 10.9.9.9", Addr: netip.MustParseAddr("10.9.9.9")},
+			{Text: "tcp 127.0.0.1:5432", Addr: netip.MustParseAddr("127.0.0.1"), Port: 5432, Raw: true}}})
 	for name := range private {
 		for _, port := range []uint16{80, 443} {
 			if _, err := g.dial(name, port); err == nil {
@@ -256,7 +198,8 @@ func TestForwardDenies(t *testing.T) {
 	if d := g.log.last(); d.Reason != "no rule allows this port" {
 		t.Errorf("%+v", d)
 	}
-	for _, name := range []string{"evil.example", "private.example", "example", "ok.example.evil.example", "xok.example", "ok-example"} {
+	for _, name := range []string{"evil.example", "private.example", "example", "ok.example.evil.example", "xok.example",
+		"ok-example"} {
 		if addr, code := g.lookup(name); addr.IsValid() || code != dnsmessage.RCodeNameError {
 			t.Errorf("%s: %v %v", name, addr, code)
 		}
@@ -266,7 +209,8 @@ func TestForwardDenies(t *testing.T) {
 // An answer that changes between the check and the dial: there is one lookup, and its result is dialled.
 func TestForwardRebinding(t *testing.T) {
 	echo := echoServer(t)
-	net1 := &internet{names: map[string][]string{"rebind.example": {"93.184.216.34"}}, rebind: map[string][]string{"rebind.example": {"127.0.0.1"}},
+	net1 := &internet{names: map[string][]string{"rebind.example": {"93.184.216.34"}},
+		rebind:  map[string][]string{"rebind.example": {"127.0.0.1"}},
 		servers: map[string]string{"93.184.216.34:80": echo, "127.0.0.1:80": echo}}
 	g := newGuest(t, Config{Rules: []Rule{hostRule("rebind.example")}, Upstream: net1.upstream()})
 	get := "GET / HTTP/1.1\r\nHost: rebind.example\r\n\r\n"
@@ -292,7 +236,8 @@ func TestForwardRaw(t *testing.T) {
 	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}}, servers: map[string]string{
 		"10.0.0.5:5432": echo, "127.0.0.1:" + fmt.Sprint(port): echo, "10.7.7.7:25": echo, "[::1]:" + fmt.Sprint(port): echo}}
 	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{
-		{Text: "a", Host: "db.internal", Port: 5432, Raw: true}, {Text: "b", Host: "localhost", Port: port, Raw: true}, {Text: "c", Addr: netip.MustParseAddr("10.7.7.7"), Port: 25, Raw: true}}})
+		{Text: "a", Host: "db.internal", Port: 5432, Raw: true}, {Text: "b", Host: "localhost", Port: port, Raw: true},
+		{Text: "c", Addr: netip.MustParseAddr("10.7.7.7"), Port: 25, Raw: true}}})
 	for _, c := range []struct {
 		name string
 		port uint16
@@ -334,7 +279,8 @@ func TestForwardFailures(t *testing.T) {
 			c.Close()
 		}
 	}()
-	net1 := &internet{names: map[string][]string{"refused.example": {"93.184.216.1"}, "silent.example": {"93.184.216.2"}, "reset.example": {"93.184.216.3"}, "empty.example": {}},
+	net1 := &internet{names: map[string][]string{"refused.example": {"93.184.216.1"}, "silent.example": {"93.184.216.2"},
+		"reset.example": {"93.184.216.3"}, "empty.example": {}},
 		servers: map[string]string{"93.184.216.2:99": "silent", "93.184.216.3:99": resetting.Addr().String()}}
 	var rules []Rule
 	for name := range net1.names {
@@ -342,7 +288,8 @@ func TestForwardFailures(t *testing.T) {
 	}
 	rules = append(rules, Rule{Text: "gone", Host: "gone.example", Port: 99, Raw: true})
 	g := newGuest(t, Config{Rules: rules, Upstream: net1.upstream()})
-	for name, reason := range map[string]string{"refused.example": "connection refused", "gone.example": "the name can't be resolved", "empty.example": "no address"} {
+	for name, reason := range map[string]string{"refused.example": "connection refused",
+		"gone.example": "the name can't be resolved", "empty.example": "no address"} {
 		if _, err := g.dial(name, 99); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -390,16 +337,19 @@ func TestForwardUpgrade(t *testing.T) {
 			}()
 		}
 	}()
-	net1 := &internet{names: map[string][]string{"ws.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:80": l.Addr().String()}}
+	net1 := &internet{names: map[string][]string{"ws.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:80": l.Addr().String()}}
 	g := newGuest(t, Config{Rules: []Rule{hostRule("ws.example")}, Upstream: net1.upstream()})
 	ask := "GET / HTTP/1.1\r\nHost: ws.example\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n"
-	if out, err := g.say("ws.example", 80, ask+"\x81\x05hello"); err != nil || !strings.HasSuffix(out, "got \x81\x05hello") {
+	if out, err := g.say("ws.example", 80, ask+"\x81\x05hello"); err != nil ||
+		!strings.HasSuffix(out, "got \x81\x05hello") {
 		t.Errorf("%q %v", out, err)
 	}
 	g.log.last()
 	agree = false
 	d := g.decision(func() {
-		if out, err := g.say("ws.example", 80, ask+"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"); err == nil || strings.Contains(out, "evil") {
+		if out, err := g.say("ws.example", 80, ask+"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"); err == nil ||
+			strings.Contains(out, "evil") {
 			t.Errorf("%q %v", out, err)
 		}
 	})
@@ -442,7 +392,8 @@ func TestProxy(t *testing.T) {
 	at.User = url.UserPassword("me", "secret")
 	up := (&internet{}).upstream()
 	up.Proxy = func(string, uint16) *url.URL { return at }
-	g := newGuest(t, Config{Upstream: up, Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}, {Text: "n", Host: "no.example", Port: 99, Raw: true}, {Text: "p", Addr: netip.MustParseAddr("10.0.0.1"), Port: 99}}})
+	g := newGuest(t, Config{Upstream: up, Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true},
+		{Text: "n", Host: "no.example", Port: 99, Raw: true}, {Text: "p", Addr: netip.MustParseAddr("10.0.0.1"), Port: 99}}})
 	c, err := g.dial("e.example", 99)
 	if err != nil {
 		t.Fatal(err)

@@ -47,6 +47,20 @@ func udpOf(srcPort, dstPort uint16, length int, payload []byte) []byte {
 func TestClassify(t *testing.T) {
 	const tcpProto, udpProto, icmp = 6, 17, 1
 	goodTCP := make([]byte, 20)
+	ip4 := func(proto uint8, payload []byte, edit func(header.IPv4)) []byte {
+		return ethernet(0x0800, packetIPv4(proto, payload, edit))
+	}
+	tcp := func(edit func(header.IPv4)) []byte { return ip4(tcpProto, goodTCP, edit) }
+	from := func(a [4]byte) []byte {
+		return tcp(func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4(a)) })
+	}
+	to := func(a [4]byte) []byte {
+		return tcp(func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4(a)) })
+	}
+	beyond := func(ip header.IPv4) { ip[0] = 0x4f }
+	first := func(ip header.IPv4) { ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, 0) }
+	later := func(ip header.IPv4) { ip.SetFlagsFragmentOffset(0, 8) }
+	udp := func(length int) []byte { return ip4(udpProto, udpOf(1, 2, length, []byte("x")), nil) }
 	with := func(f []byte, i int, b byte) []byte { f[i] = b; return f }
 	for name, c := range map[string]struct {
 		frame []byte
@@ -58,43 +72,44 @@ func TestClassify(t *testing.T) {
 		"a byte short of a header":      {make([]byte, 13), frameDropped, DropRunt},
 		"zeros":                         {make([]byte, 60), frameDropped, DropSource},
 		"header only":                   {ethernet(0x0800, nil), frameDropped, DropMalformed},
-		"another card's address":        {with(ethernet(0x0800, packetIPv4(tcpProto, goodTCP, nil)), 11, 9), frameDropped, DropSource},
-		"to another card":               {with(ethernet(0x0800, packetIPv4(tcpProto, goodTCP, nil)), 5, 9), frameDropped, DropMulticast},
+		"another card's address":        {with(tcp(nil), 11, 9), frameDropped, DropSource},
+		"to another card":               {with(tcp(nil), 5, 9), frameDropped, DropMulticast},
 		"IPv6":                          {ethernet(0x86dd, make([]byte, 40)), frameDropped, DropIPv6},
 		"VLAN":                          {ethernet(0x8100, make([]byte, 40)), frameDropped, DropEtherType},
 		"ARP":                           {ethernet(0x0806, make([]byte, 28)), frameARP, ""},
 		"19 bytes of IPv4":              {ethernet(0x0800, make([]byte, 19)), frameDropped, DropMalformed},
-		"total length beyond the frame": {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetTotalLength(1400) })), frameDropped, DropMalformed},
-		"total length below the header": {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetTotalLength(10) })), frameDropped, DropMalformed},
-		"header length beyond":          {ethernet(0x0800, packetIPv4(tcpProto, nil, func(ip header.IPv4) { ip[0] = 0x4f })), frameDropped, DropMalformed},
-		"header length of four":         {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip[0] = 0x41 })), frameDropped, DropMalformed},
-		"version 6 in an IPv4 frame":    {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip[0] = 0x65 })), frameDropped, DropMalformed},
-		"wrong checksum":                {with(ethernet(0x0800, packetIPv4(tcpProto, goodTCP, nil)), 14+10, 0), frameDropped, DropMalformed},
-		"options":                       {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip[0] = 0x46 })), frameDropped, DropOptions},
-		"first fragment":                {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, 0) })), frameDropped, DropFragment},
-		"later fragment":                {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetFlagsFragmentOffset(0, 8) })), frameDropped, DropFragment},
-		"spoofed source":                {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4([4]byte{10, 0, 2, 16})) })), frameDropped, DropSource},
-		"the gateway's own source":      {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4(GatewayAddr.As4())) })), frameDropped, DropSource},
-		"loopback source":               {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4([4]byte{127, 0, 0, 1})) })), frameDropped, DropSource},
-		"TCP to the loopback":           {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4([4]byte{127, 0, 0, 1})) })), frameDropped, DropTarget},
-		"TCP to everybody":              {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetDestinationAddress(header.IPv4Broadcast) })), frameDropped, DropTarget},
-		"TCP to itself":                 {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4(GuestAddr.As4())) })), frameDropped, DropTarget},
-		"ICMP":                          {ethernet(0x0800, packetIPv4(icmp, make([]byte, 8), nil)), frameDropped, DropICMP},
-		"IGMP":                          {ethernet(0x0800, packetIPv4(2, make([]byte, 8), nil)), frameDropped, DropProtocol},
-		"GRE":                           {ethernet(0x0800, packetIPv4(47, make([]byte, 80), nil)), frameDropped, DropProtocol},
-		"TCP of 19 bytes":               {ethernet(0x0800, packetIPv4(tcpProto, goodTCP[:19], nil)), frameDropped, DropMalformed},
-		"TCP":                           {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, nil)), frameTCP, ""},
-		"UDP of 7 bytes":                {ethernet(0x0800, packetIPv4(udpProto, make([]byte, 7), nil)), frameDropped, DropMalformed},
-		"UDP that lies: longer":         {ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 100, []byte("x")), nil)), frameDropped, DropMalformed},
-		"UDP that lies: shorter":        {ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 3, []byte("x")), nil)), frameDropped, DropMalformed},
-		"UDP":                           {ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 9, []byte("x")), nil)), frameUDP, ""},
+		"total length beyond the frame": {tcp(func(ip header.IPv4) { ip.SetTotalLength(1400) }), frameDropped, DropMalformed},
+		"total length below the header": {tcp(func(ip header.IPv4) { ip.SetTotalLength(10) }), frameDropped, DropMalformed},
+		"header length beyond":          {ip4(tcpProto, nil, beyond), frameDropped, DropMalformed},
+		"header length of four":         {tcp(func(ip header.IPv4) { ip[0] = 0x41 }), frameDropped, DropMalformed},
+		"version 6 in an IPv4 frame":    {tcp(func(ip header.IPv4) { ip[0] = 0x65 }), frameDropped, DropMalformed},
+		"wrong checksum":                {with(tcp(nil), 14+10, 0), frameDropped, DropMalformed},
+		"options":                       {tcp(func(ip header.IPv4) { ip[0] = 0x46 }), frameDropped, DropOptions},
+		"first fragment":                {tcp(first), frameDropped, DropFragment},
+		"later fragment":                {tcp(later), frameDropped, DropFragment},
+		"spoofed source":                {from([4]byte{10, 0, 2, 16}), frameDropped, DropSource},
+		"the gateway's own source":      {from(GatewayAddr.As4()), frameDropped, DropSource},
+		"loopback source":               {from([4]byte{127, 0, 0, 1}), frameDropped, DropSource},
+		"TCP to the loopback":           {to([4]byte{127, 0, 0, 1}), frameDropped, DropTarget},
+		"TCP to everybody":              {to(header.IPv4Broadcast.As4()), frameDropped, DropTarget},
+		"TCP to itself":                 {to(GuestAddr.As4()), frameDropped, DropTarget},
+		"ICMP":                          {ip4(icmp, make([]byte, 8), nil), frameDropped, DropICMP},
+		"IGMP":                          {ip4(2, make([]byte, 8), nil), frameDropped, DropProtocol},
+		"GRE":                           {ip4(47, make([]byte, 80), nil), frameDropped, DropProtocol},
+		"TCP of 19 bytes":               {ip4(tcpProto, goodTCP[:19], nil), frameDropped, DropMalformed},
+		"TCP":                           {tcp(nil), frameTCP, ""},
+		"UDP of 7 bytes":                {ip4(udpProto, make([]byte, 7), nil), frameDropped, DropMalformed},
+		"UDP that lies: longer":         {udp(100), frameDropped, DropMalformed},
+		"UDP that lies: shorter":        {udp(3), frameDropped, DropMalformed},
+		"UDP":                           {udp(9), frameUDP, ""},
 	} {
 		kind, p := classify(c.frame)
 		if kind != c.kind || p.drop != c.drop {
 			t.Errorf("%s: kind %d, drop %q; want %d, %q", name, kind, p.drop, c.kind, c.drop)
 		}
 	}
-	if _, p := classify(ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 9, []byte("x")), nil))); string(p.payload) != "x" || p.srcPort != 1 || p.dstPort != 2 || p.src != GuestAddr || p.dst != GatewayAddr {
+	_, p := classify(udp(9))
+	if string(p.payload) != "x" || p.srcPort != 1 || p.dstPort != 2 || p.src != GuestAddr || p.dst != GatewayAddr {
 		t.Errorf("%+v", p)
 	}
 }

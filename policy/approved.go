@@ -44,7 +44,8 @@ type approvedText struct {
 	Approved []Approved `toml:"approved"`
 }
 
-const approvedHead = `# Permanent approvals, given when a run asked (--ask). This file may be edited: a run that asks about a host
+const approvedHead = `# Permanent approvals, given when a run asked (--ask). This file may be edited: a run that ` +
+	`asks about a host
 # and port of an entry, under the same ceiling and of the same user, is allowed without a question.
 # unitask approve --always lists it; unitask approve --remove HOST:PORT takes entries out.
 

@@ -21,41 +21,145 @@ func ceiling(t *testing.T, text string) *Ceiling {
 	return c
 }
 
+func memoryOf(e Effective) any  { return e.MemoryMB }
+func secondsOf(e Effective) any { return e.Timeout.Seconds() }
+func kernelOf(e Effective) any  { return e.Kernel }
+
+// hosts returns a request for hosts.
+func hosts(names ...string) Request { return Request{AllowNet: names} }
+
+var narrowRows = map[string]struct {
+	ceiling string
+	asked   Request
+	check   func(Effective) any
+	want    any
+	denied  string // fields, separated by a space
+}{
+	"none":                     {"", Request{MemoryMB: 4096}, memoryOf, 4096, ""},
+	"memory":                   {"memoryMb = 256", Request{MemoryMB: 512}, memoryOf, 256, "memoryMb"},
+	"the default is no denial": {"memoryMb = 256", Request{}, memoryOf, 256, ""},
+	"less than the ceiling":    {"memoryMb = 256", Request{MemoryMB: 128}, memoryOf, 128, ""},
+	"time": {
+		ceiling: "timeoutSeconds = 1.5",
+		asked:   Request{Timeout: 9 * time.Second},
+		check:   secondsOf,
+		want:    1.5,
+		denied:  "timeoutSeconds",
+	},
+	"time as a whole number": {
+		ceiling: "timeoutSeconds = 2",
+		asked:   Request{Timeout: 9 * time.Second},
+		check:   secondsOf,
+		want:    2.0,
+		denied:  "timeoutSeconds",
+	},
+	"output": {
+		ceiling: "outputBytes = 10",
+		asked:   Request{OutputBytes: 11},
+		check:   func(e Effective) any { return e.OutputBytes },
+		want:    int64(10),
+		denied:  "outputBytes",
+	},
+	"transfer": {
+		ceiling: "maxUploadBytes = 1\nmaxDownloadBytes = 2\nmaxConnections = 3",
+		asked:   Request{MaxUpload: 9, MaxDownload: 9, MaxConnections: 9},
+		check:   func(e Effective) any { return []int64{e.MaxUpload, e.MaxDownload, int64(e.MaxConnections)} },
+		want:    []int64{1, 2, 3},
+		denied:  "maxConnections maxDownloadBytes maxUploadBytes",
+	},
+	"kernel":                    {`kernel = "linux"`, Request{Kernel: "nanos"}, kernelOf, "linux", "kernel"},
+	"kernel that was not named": {`kernel = "linux"`, Request{}, kernelOf, "linux", ""},
+	"no network":                {`allowNet = []`, hosts("a.com"), net, []string{}, "allowNet"},
+	"a host": {
+		ceiling: `allowNet = ["a.com", "b.com"]`,
+		asked:   hosts("b.com", "c.com"),
+		check:   net,
+		want:    []string{"b.com"},
+		denied:  "allowNet",
+	},
+	"another spelling": {
+		ceiling: `allowNet = ["Bücher.example."]`,
+		asked:   hosts("xn--bcher-kva.example"),
+		check:   net,
+		want:    []string{"xn--bcher-kva.example"},
+	},
+	"a wildcard admits": {
+		ceiling: `allowNet = ["*.a.com"]`,
+		asked:   hosts("x.y.a.com", "a.com", "xa.com"),
+		check:   net,
+		want:    []string{"x.y.a.com"},
+		denied:  "allowNet allowNet",
+	},
+	"a wildcard is narrowed": {
+		ceiling: `allowNet = ["x.a.com", "y.b.com"]`,
+		asked:   hosts("*.a.com"),
+		check:   net,
+		want:    []string{"x.a.com"},
+		denied:  "allowNet",
+	},
+	"to several": {
+		ceiling: `allowNet = ["x.a.com", "y.a.com:444", "z.a.com:443"]`,
+		asked:   hosts("*.a.com"),
+		check:   net,
+		want:    []string{"x.a.com", "z.a.com:443"},
+		denied:  "allowNet",
+	},
+	"two wildcards": {
+		ceiling: `allowNet = ["*.x.a.com"]`,
+		asked:   hosts("*.a.com", "*.y.x.a.com"),
+		check:   net,
+		want:    []string{"*.x.a.com", "*.y.x.a.com"},
+		denied:  "allowNet",
+	},
+	"a port of both": {`allowNet = ["a.com:443"]`, hosts("a.com"), net, []string{"a.com:443"}, "allowNet"},
+	"one of both":    {`allowNet = ["a.com"]`, hosts("a.com:80"), net, []string{"a.com:80"}, ""},
+	"another port":   {`allowNet = ["a.com"]`, hosts("a.com:8080"), net, []string{}, "allowNet"},
+	"an address": {
+		ceiling: `allowNet = ["192.0.2.1"]`,
+		asked:   hosts("192.0.2.1", "192.0.2.2"),
+		check:   net,
+		want:    []string{"192.0.2.1"},
+		denied:  "allowNet",
+	},
+	"any, under a list": {
+		ceiling: `allowNet = ["a.com", "b.com:8443", "*.c.com:80"]`,
+		asked:   Request{AllowNetAny: true},
+		check:   net,
+		want:    []string{"a.com", "*.c.com:80"},
+		denied:  "allowNetAny",
+	},
+	"any, forbidden": {
+		ceiling: `allowNetAny = false`,
+		asked:   Request{AllowNetAny: true, AllowNet: []string{"a.com:1"}},
+		check:   net,
+		want:    []string{"a.com:1"},
+		denied:  "allowNetAny",
+	},
+	"any, allowed": {
+		ceiling: "allowNetAny = true\nallowNet = []",
+		asked:   Request{AllowNetAny: true, AllowNet: []string{"a.com", "a.com:8080"}},
+		check:   net,
+		want:    []string{"a.com"},
+		denied:  "allowNet",
+	},
+	"secrets": {
+		ceiling: `secrets = ["A_KEY"]`,
+		asked:   Request{Secrets: []string{"A_KEY", "B_KEY"}},
+		check:   func(e Effective) any { return e.Secrets },
+		want:    []SecretRule{{Name: "A_KEY"}},
+		denied:  "secrets",
+	},
+	"tcp": {
+		ceiling: `allowTcp = ["127.0.0.1:5432"]`,
+		asked:   Request{AllowTCP: []string{"127.0.0.1:5432", "localhost:5432", "[::1]:5432", "127.0.0.1:5433"}},
+		check:   func(e Effective) any { return Asked(e).AllowTCP },
+		want:    []string{"127.0.0.1:5432"},
+		denied:  "allowTcp allowTcp allowTcp",
+	},
+}
+
 func TestNarrow(t *testing.T) {
-	for name, c := range map[string]struct {
-		ceiling string
-		asked   Request
-		check   func(Effective) any
-		want    any
-		denied  string // fields, separated by a space
-	}{
-		"none":                      {"", Request{MemoryMB: 4096}, func(e Effective) any { return e.MemoryMB }, 4096, ""},
-		"memory":                    {"memoryMb = 256", Request{MemoryMB: 512}, func(e Effective) any { return e.MemoryMB }, 256, "memoryMb"},
-		"the default is no denial":  {"memoryMb = 256", Request{}, func(e Effective) any { return e.MemoryMB }, 256, ""},
-		"less than the ceiling":     {"memoryMb = 256", Request{MemoryMB: 128}, func(e Effective) any { return e.MemoryMB }, 128, ""},
-		"time":                      {"timeoutSeconds = 1.5", Request{Timeout: 9 * time.Second}, func(e Effective) any { return e.Timeout.Seconds() }, 1.5, "timeoutSeconds"},
-		"time as a whole number":    {"timeoutSeconds = 2", Request{Timeout: 9 * time.Second}, func(e Effective) any { return e.Timeout.Seconds() }, 2.0, "timeoutSeconds"},
-		"output":                    {"outputBytes = 10", Request{OutputBytes: 11}, func(e Effective) any { return e.OutputBytes }, int64(10), "outputBytes"},
-		"transfer":                  {"maxUploadBytes = 1\nmaxDownloadBytes = 2\nmaxConnections = 3", Request{MaxUpload: 9, MaxDownload: 9, MaxConnections: 9}, func(e Effective) any { return []int64{e.MaxUpload, e.MaxDownload, int64(e.MaxConnections)} }, []int64{1, 2, 3}, "maxConnections maxDownloadBytes maxUploadBytes"},
-		"kernel":                    {`kernel = "linux"`, Request{Kernel: "nanos"}, func(e Effective) any { return e.Kernel }, "linux", "kernel"},
-		"kernel that was not named": {`kernel = "linux"`, Request{}, func(e Effective) any { return e.Kernel }, "linux", ""},
-		"no network":                {`allowNet = []`, Request{AllowNet: []string{"a.com"}}, net, []string{}, "allowNet"},
-		"a host":                    {`allowNet = ["a.com", "b.com"]`, Request{AllowNet: []string{"b.com", "c.com"}}, net, []string{"b.com"}, "allowNet"},
-		"another spelling":          {`allowNet = ["Bücher.example."]`, Request{AllowNet: []string{"xn--bcher-kva.example"}}, net, []string{"xn--bcher-kva.example"}, ""},
-		"a wildcard admits":         {`allowNet = ["*.a.com"]`, Request{AllowNet: []string{"x.y.a.com", "a.com", "xa.com"}}, net, []string{"x.y.a.com"}, "allowNet allowNet"},
-		"a wildcard is narrowed":    {`allowNet = ["x.a.com", "y.b.com"]`, Request{AllowNet: []string{"*.a.com"}}, net, []string{"x.a.com"}, "allowNet"},
-		"to several":                {`allowNet = ["x.a.com", "y.a.com:444", "z.a.com:443"]`, Request{AllowNet: []string{"*.a.com"}}, net, []string{"x.a.com", "z.a.com:443"}, "allowNet"},
-		"two wildcards":             {`allowNet = ["*.x.a.com"]`, Request{AllowNet: []string{"*.a.com", "*.y.x.a.com"}}, net, []string{"*.x.a.com", "*.y.x.a.com"}, "allowNet"},
-		"a port of both":            {`allowNet = ["a.com:443"]`, Request{AllowNet: []string{"a.com"}}, net, []string{"a.com:443"}, "allowNet"},
-		"one of both":               {`allowNet = ["a.com"]`, Request{AllowNet: []string{"a.com:80"}}, net, []string{"a.com:80"}, ""},
-		"another port":              {`allowNet = ["a.com"]`, Request{AllowNet: []string{"a.com:8080"}}, net, []string{}, "allowNet"},
-		"an address":                {`allowNet = ["192.0.2.1"]`, Request{AllowNet: []string{"192.0.2.1", "192.0.2.2"}}, net, []string{"192.0.2.1"}, "allowNet"},
-		"any, under a list":         {`allowNet = ["a.com", "b.com:8443", "*.c.com:80"]`, Request{AllowNetAny: true}, net, []string{"a.com", "*.c.com:80"}, "allowNetAny"},
-		"any, forbidden":            {`allowNetAny = false`, Request{AllowNetAny: true, AllowNet: []string{"a.com:1"}}, net, []string{"a.com:1"}, "allowNetAny"},
-		"any, allowed":              {"allowNetAny = true\nallowNet = []", Request{AllowNetAny: true, AllowNet: []string{"a.com", "a.com:8080"}}, net, []string{"a.com"}, "allowNet"},
-		"secrets":                   {`secrets = ["A_KEY"]`, Request{Secrets: []string{"A_KEY", "B_KEY"}}, func(e Effective) any { return e.Secrets }, []SecretRule{{Name: "A_KEY"}}, "secrets"},
-		"tcp":                       {`allowTcp = ["127.0.0.1:5432"]`, Request{AllowTCP: []string{"127.0.0.1:5432", "localhost:5432", "[::1]:5432", "127.0.0.1:5433"}}, func(e Effective) any { return Asked(e).AllowTCP }, []string{"127.0.0.1:5432"}, "allowTcp allowTcp allowTcp"},
-	} {
+	for name, c := range narrowRows {
 		top := ceiling(t, c.ceiling)
 		e, denials, err := Resolve(c.asked, top)
 		if err != nil {
@@ -141,7 +245,8 @@ func TestBadCeilings(t *testing.T) {
 // A principal's table narrows the ceiling and never widens it.
 func TestPrincipals(t *testing.T) {
 	c := ceiling(t,
-		"memoryMb = 512\nallowNet = [\"*.a.com\"]\n[principals.low]\nmemoryMb = 256\nallowNet = [\"x.a.com\", \"b.com\"]\n[principals.high]\nmemoryMb = 4096")
+		"memoryMb = 512\nallowNet = [\"*.a.com\"]\n[principals.low]\nmemoryMb = 256\nallowNet = [\"x.a.com\", \"b.com\"]\n"+
+			"[principals.high]\nmemoryMb = 4096")
 	ask := Request{MemoryMB: 8192, AllowNet: []string{"x.a.com", "y.a.com", "b.com"}}
 	for name, want := range map[string]string{"low": "256 [x.a.com] 4", "high": "512 [x.a.com y.a.com] 2",
 		"other": "512 [x.a.com y.a.com] 2"} {

@@ -25,13 +25,16 @@ var Fields = []Field{
 	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443",
 		reaches: true, kind: anyNet{}},
 	{Key: "ask", Flag: "ask",
-		Help:    "allow HTTP and TLS to HOST, *.DOMAIN or HOST:PORT if you say so when the code connects: on the terminal, or by unitask approve; repeatable",
+		Help: "allow HTTP and TLS to HOST, *.DOMAIN or HOST:PORT if you say so when the code connects: " +
+			"on the terminal, or by unitask approve; repeatable",
 		reaches: true, kind: asks{nets}},
 	{Key: "allowTcp", Flag: "allow-tcp",
 		Help:    "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable",
 		reaches: true, kind: rules[TCPRule]{parse: ParseTCPRule, meet: TCPRule.intersect}},
 	{Key: "allowHttp", Ceiling: "net", Flag: "allow-http",
-		Help: "allow only requests like 'GET HOST/PATH/*' to HOST, and HOST itself; * is every method, a path's end /** all below; deny before it forbids, audit only logs; repeatable", kind: httpRules{}},
+		Help: "allow only requests like 'GET HOST/PATH/*' to HOST, and HOST itself; " +
+			"* is every method, a path's end /** all below; deny before it forbids, audit only logs; repeatable",
+		kind: httpRules{}},
 	{Key: "maxConnections", Flag: "max-connections", Help: "concurrent network connections",
 		kind: number[int]{least: 1, usual: 128, most: 4096}},
 	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that the run may send",
@@ -41,18 +44,26 @@ var Fields = []Field{
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr",
 		kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
 	{Key: "image", Ceiling: "images", Flag: "image",
-		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go, python@3.11, data@3.11 (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
+		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go, python@3.11, " +
+			"data@3.11 (default the language's first), or a container image's reference, as python:3.12-slim (linux)",
+		kind: oneOf{}},
 	{Key: "packages", Flag: "with",
-		Help: "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: built once in a machine of its own, then kept for later runs; repeatable",
+		Help: "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: " +
+			"built once in a machine of its own, then kept for later runs; repeatable",
 		kind: rules[PackageRule]{parse: ParsePackage, meet: meetPackages}},
 	{Key: "kernel", Flag: "kernel",
 		Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)",
 		kind: choice{"linux", "nanos", auto}},
 	{Key: "secrets", Flag: "secret",
-		Help: "NAME[@HOST[:PLACE+…],…], of the environment, or with =@FILE, =keyring:ACCOUNT and others (unitask secret). NAME@HOST is the better one: the value goes into HTTPS requests to these hosts and never enters the machine, where the code has a placeholder; NAME gives the value to the code. Places: header (without any), header.FIELD, query, path, body, sigv4 (AWS' signatures are made with it); pass lets a placeholder elsewhere through. Redacted from output and record; repeatable",
+		Help: "NAME[@HOST[:PLACE+…],…], of the environment, or with =@FILE, =keyring:ACCOUNT and others (unitask secret). " +
+			"NAME@HOST is the better one: the value goes into HTTPS requests to these hosts and never enters the machine, " +
+			"where the code has a placeholder; NAME gives the value to the code. Places: " +
+			"header (without any), header.FIELD, query, path, body, sigv4 (AWS' signatures are made with it); " +
+			"pass lets a placeholder elsewhere through. Redacted from output and record; repeatable",
 		kind: rules[SecretRule]{parse: ParseSecret, meet: SecretRule.intersect, merge: mergeSecrets, table: secretTable}},
 	{Key: "files", Ceiling: "filesUnder", Flag: "file",
-		Help: "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; repeatable", kind: mounts{}},
+		Help: "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; " +
+			"repeatable", kind: mounts{}},
 	{Key: "dirs", Ceiling: "dirsUnder", Flag: "dir",
 		Help: "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable",
 		kind: mounts{}},
@@ -63,7 +74,8 @@ var Fields = []Field{
 		Help: "a layer or limit of QEMU's jail, by its name in unitask doctor, without which nothing runs; repeatable",
 		kind: demands{}},
 	{Key: "requireHardware", Flag: "require-hardware",
-		Help: "run nothing without hardware virtualization: QEMU's own policy is that faults of its emulation are none of its security", kind: demand{}},
+		Help: "run nothing without hardware virtualization: " +
+			"QEMU's own policy is that faults of its emulation are none of its security", kind: demand{}},
 	{Key: "audit", kind: demand{word: "required"}},
 }
 

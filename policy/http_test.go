@@ -78,7 +78,8 @@ mode = "audit"
 func TestHTTPCeilings(t *testing.T) {
 	c := ceiling(t, apiRules)
 	if got := fmt.Sprint(
-		c.most["net"]); got != "[GET,POST api.example.com/repos/acme/** deny * api.example.com/repos/acme/keys/** audit GET *.example.org]" {
+		c.most["net"]); got != "[GET,POST api.example.com/repos/acme/** deny * api.example.com/repos/acme/keys/** audit "+
+		"GET *.example.org]" {
 		t.Error(got)
 	}
 	for text, want := range map[string]string{
@@ -113,7 +114,8 @@ func TestHTTPCeilings(t *testing.T) {
 // A ceiling's rules are a separate set, which a request's rules can't replace; the error lists the requests beyond
 // them.
 func TestAttackHTTPRules(t *testing.T) {
-	const set = " 1: GET,POST api.example.com/repos/acme/** 1: deny * api.example.com/repos/acme/keys/** 1: audit GET *.example.org"
+	const set = " 1: GET,POST api.example.com/repos/acme/** 1: deny * api.example.com/repos/acme/keys/** 1: " +
+		"audit GET *.example.org"
 	for _, c := range []struct {
 		name, ceiling string
 		asked         []string

@@ -86,7 +86,8 @@ func TestOldShippedImages(t *testing.T) {
 	}
 	got := strings.Join(c.Notices(), "\n")
 	want := "old.toml:2: images: \"brought\" is called \"shipped\" now; the next release does not take the old name\n" +
-		"old.toml [principals.alice]: images: \"brought\" is called \"shipped\" now; the next release does not take the old name"
+		"old.toml [principals.alice]: images: \"brought\" is called \"shipped\" now; " +
+		"the next release does not take the old name"
 	if got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

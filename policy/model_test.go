@@ -72,18 +72,36 @@ func TestWith(t *testing.T) {
 	ask := Request{MemoryMB: 1024, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A", "B"},
 		Files: []Mount{{Host: "/etc/hosts", Real: "/etc/hosts", Guest: "/g"}}}
 	for _, row := range []struct{ file, principal, want string }{
-		{"", "", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
-		{"outputBytes = 1048576", "",
-			"[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
+		{
+			want: "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the " +
+				"built-in ceiling files:filesUnder@the built-in ceiling",
+		},
+		{
+			file: "outputBytes = 1048576",
+			want: "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the " +
+				"built-in ceiling files:filesUnder@the built-in ceiling",
+		},
 		{"secrets = [\"A\"]", "",
 			"[] [A] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@test.toml files:filesUnder@the built-in ceiling"},
 		{"allowTcp = [\"127.0.0.1:1\"]\nfilesUnder = [\"/etc\"]\nsecrets = [\"A\", \"B\"]", "", "[127.0.0.1:1] [A B] 1"},
-		{"secrets = [\"A\", \"B\"]\n[principals.a]\nsecrets = [\"B\"]\nmemoryMb = 256", "a",
-			"[] [B] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling memoryMb:principals.a.memoryMb@test.toml [principals.a] secrets:principals.a.secrets@test.toml [principals.a]"},
-		{"[principals.a]\nsecrets = [\"A\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:1\"]", "a",
-			"[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
-		{"[principals.a]\nmemoryMb = 512", "other",
-			"[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
+		{
+			file:      "secrets = [\"A\", \"B\"]\n[principals.a]\nsecrets = [\"B\"]\nmemoryMb = 256",
+			principal: "a",
+			want: "[] [B] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling " +
+				"memoryMb:principals.a.memoryMb@test.toml [principals.a] secrets:principals.a.secrets@test.toml [principals.a]",
+		},
+		{
+			file:      "[principals.a]\nsecrets = [\"A\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:1\"]",
+			principal: "a",
+			want: "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling " +
+				"secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling",
+		},
+		{
+			file:      "[principals.a]\nmemoryMb = 512",
+			principal: "other",
+			want: "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling " +
+				"secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling",
+		},
 	} {
 		c := BuiltIn("", "").With(ceiling(t, row.file)).For(row.principal)
 		e, denials, err := Resolve(ask, c)

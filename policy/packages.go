@@ -21,7 +21,8 @@ const maxPackage = 200
 
 var (
 	pipForm = regexp.MustCompile(
-		`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*\])?((?:(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9.*+!_-]+,?)*)$`)
+		`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*\])?` +
+			`((?:(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9.*+!_-]+,?)*)$`)
 	pipSeparator = regexp.MustCompile(`[-_.]+`)
 	npmForm      = regexp.MustCompile(
 		`^((?:@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*)(?:@([A-Za-z0-9^~<>=][A-Za-z0-9.*+^~<>=-]*))?$`)

@@ -273,7 +273,8 @@ func (e *Effective) checkBound() error {
 					continue
 				}
 				return Bad("secrets", s.String(),
-					"is bound to %s, which is open to raw TCP alone (%s): no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)
+					"is bound to %s, which is open to raw TCP alone (%s): "+
+						"no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)
 			}
 		}
 	}

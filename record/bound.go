@@ -33,7 +33,8 @@ type Freed struct {
 
 func (f Freed) String() string {
 	return fmt.Sprintf(
-		"the store of runs was full: removed the artifacts of %d runs and %d whole runs, the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
+		"the store of runs was full: removed the artifacts of %d runs and %d whole runs, "+
+			"the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
 }
 
 // Bound counts a run that has ended. If the store then has more than most bytes, Bound removes the oldest data of the

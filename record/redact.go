@@ -36,7 +36,8 @@ type ExposedError struct{}
 
 func (*ExposedError) Error() string {
 	return fmt.Sprintf(
-		"the machine has sent the value of a secret %d times that it has only a placeholder of: a host that got the value gave it away", MaxExposed)
+		"the machine has sent the value of a secret %d times that it has only a placeholder of: "+
+			"a host that got the value gave it away", MaxExposed)
 }
 
 // Redactor finds secrets in a run's output. It reads a stream in five views at once (views.go): unchanged, and as

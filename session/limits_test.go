@@ -17,7 +17,8 @@ import (
 func TestSessionsAtOnce(t *testing.T) {
 	rt := &Manager{Engine: &engine.Engine{}}
 	one := func(caller string, all, own int) *Session {
-		return &Session{authority: authority{caller: run.Caller{Name: caller}}, limits: policy.SessionLimits{Sessions: all, CallerSessions: own, PausedBytes: 3 << 20}}
+		return &Session{authority: authority{caller: run.Caller{Name: caller}},
+			limits: policy.SessionLimits{Sessions: all, CallerSessions: own, PausedBytes: 3 << 20}}
 	}
 	var mu sync.Mutex
 	var leaves []func()
@@ -42,10 +43,7 @@ func TestSessionsAtOnce(t *testing.T) {
 		by[s.caller.Name]++
 	}
 	closed := make(chan struct{})
-	go func() {
-		rt.uses.Wait()
-		close(closed)
-	}()
+	go func() { rt.uses.Wait(); close(closed) }()
 	if len(leaves) != 8 || by["a"] != 4 || by["b"] != 4 {
 		t.Errorf("%d: %v", len(leaves), by)
 	}

@@ -214,7 +214,8 @@ func (s *Session) restore(ctx context.Context, x *engine.Execution, folder strin
 	} else {
 		m.Close()
 		s.steps.lose(
-			"its machine was resumed and could not be used: it continues from its pause once more, and what ran in the machine meanwhile is lost",
+			"its machine was resumed and could not be used: " +
+				"it continues from its pause once more, and what ran in the machine meanwhile is lost",
 		)
 	}
 	return conn, true, err

@@ -339,7 +339,8 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 		return longest, nil
 	case asked < 0 || asked > longest:
 		return 0, policy.Bad("timeoutMs", asked.String(),
-			"must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)
+			"must be at most the session's, %s: one that is started with a longer limit has that, "+
+				"as far as its ceiling and its life go, and a command in the background needs none", longest)
 	}
 	return asked, nil
 }

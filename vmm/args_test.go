@@ -17,6 +17,27 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
+// Parts of the command lines.
+const (
+	tcg         = "tcg,tb-size=128"
+	tcgCPU      = "max,svm=off,la57=off,erms=off,fsrm=off"
+	hostCPU     = "host,vmx=off,svm=off,pmu=off"
+	microvm     = "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off"
+	q35         = "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off"
+	virt        = "virt,gic-version=2,mem-merge=off,dump-guest-core=off"
+	virtHost    = "virt,gic-version=max,its=off,mem-merge=off,dump-guest-core=off"
+	mmio        = "-global virtio-mmio.force-legacy=false"
+	debugExit   = "-device isa-debug-exit,iobase=0x501,iosize=4"
+	semihosting = "-semihosting-config enable=on,target=native"
+	disk0       = "-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d"
+	disk1       = "-blockdev driver=raw,node-name=disk1,read-only=on,file.driver=file,file.locking=off,file.filename=/x,,y"
+	diskPCI     = "-device virtio-blk-pci,drive=disk0"
+	netPCI      = "-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="
+	microvmACPI = "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off"
+	inMemory    = ",memory-backend=mem"
+	memoryFD7   = "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,"
+)
+
 type argsRow struct {
 	config Config
 	want   []string
@@ -29,61 +50,65 @@ func argsRows(
 ) map[string]argsRow {
 	rows := map[string]argsRow{
 		"amd64 tcg, everything": {
-			Config{Arch: AMD64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
-			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", sandbox, "-initrd /i", "-append a b",
-				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-device,drive=disk0",
-				"-blockdev driver=raw,node-name=disk1,read-only=on,file.driver=file,file.locking=off,file.filename=/x,,y", "-device virtio-blk-device,drive=disk1"),
+			Config{Arch: AMD64, Accel: TCG, QEMU: filtered,
+				Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
+			common(tcg, tcgCPU, microvmACPI, mmio,
+				debugExit, sandbox, "-initrd /i", "-append a b",
+				disk0, "-device virtio-blk-device,drive=disk0",
+				disk1, "-device virtio-blk-device,drive=disk1"),
 		},
 		"amd64 kvm": {
 			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
-			common("kvm", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			common("kvm", hostCPU, microvm, mmio, debugExit),
 		},
 		"amd64 kvm, whose device it is given": {
 			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
-			common("kvm,device=/dev/fdset/1", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+			common("kvm,device=/dev/fdset/1", hostCPU, microvm, mmio, debugExit,
 				"-add-fd fd=9,set=1"),
 		},
 		"amd64 q35": {
-			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, MachineOptions: "acpi=on"}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm,
+				Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, MachineOptions: "acpi=on"}},
+			append(slices.DeleteFunc(common(tcg, tcgCPU, q35, debugExit),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
-				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
-				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
+				disk0, diskPCI,
+				netPCI),
 		},
 		"amd64, whose counter has no known pace": {
 			Config{Arch: AMD64, Accel: TCG, Q35: true, Boot: Boot{Kernel: "/k", MachineOptions: "acpi=on"}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			append(slices.DeleteFunc(common(tcg, tcgCPU, q35, debugExit),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
-				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
+				netPCI),
 		},
 		"arm64, which has no microvm to replace": {
 			Config{Arch: ARM64, Accel: TCG, Q35: true, Boot: Boot{Kernel: "/k"}},
-			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+			common(tcg, "max", virt, semihosting),
 		},
 		"amd64 q35, a disk that boots by itself": {
-			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Disks: []string{"/d"}, MachineOptions: "ioapic2=off", BIOS: true}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm,
+				Boot: Boot{Disks: []string{"/d"}, MachineOptions: "ioapic2=off", BIOS: true}},
+			append(slices.DeleteFunc(common(tcg, tcgCPU,
+				"q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,mem-merge=off,dump-guest-core=off", debugExit),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") || a == "-kernel /k" }),
-				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
-				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
+				disk0, diskPCI,
+				netPCI),
 		},
 		"arm64 tcg": {
 			Config{Arch: ARM64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k"}},
-			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native", sandbox),
+			common(tcg, "max", virt, semihosting, sandbox),
 		},
 		"arm64 kvm": {
 			Config{Arch: ARM64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
-			common("kvm", "host,pmu=off", "virt,gic-version=max,its=off,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+			common("kvm", "host,pmu=off", virtHost, semihosting),
 		},
 		"amd64 hvf": {
 			Config{Arch: AMD64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
-			common("hvf", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4"),
+			common("hvf", hostCPU, microvm, mmio,
+				debugExit),
 		},
 		"arm64 hvf": {
 			Config{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
-			common("hvf", "host,pmu=off", "virt,gic-version=max,its=off,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+			common("hvf", "host,pmu=off", virtHost, semihosting),
 		},
 	}
 	maps.Copy(rows, moreArgsRows(filtered, common, sandbox, withoutMicrovm))
@@ -98,58 +123,58 @@ func moreArgsRows(
 	return map[string]argsRow{
 		"a template in the making": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}},
-			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on"),
+			common(tcg, tcgCPU, microvm+inMemory, mmio,
+				debugExit, memoryFD7+"share=on"),
 		},
 		"a clone of a template": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{MachineOptions: "acpi=on"}, State: []byte("x")},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-S", "-incoming defer"),
+			slices.DeleteFunc(common(tcg, tcgCPU, microvmACPI+inMemory, mmio,
+				debugExit, memoryFD7+"share=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template's own file": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: QEMU{probed: probed{Version: "8.2.0"}}, State: []byte("x"), MemoryFile: true},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off,readonly=on,rom=off", "-S", "-incoming defer"),
+			slices.DeleteFunc(common(tcg, tcgCPU, microvm+inMemory, mmio,
+				debugExit, memoryFD7+"share=off,readonly=on,rom=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template's own file, of which an older QEMU gets what it may read": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: QEMU{probed: probed{Version: "8.1.5"}}, State: []byte("x"), MemoryFile: true},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-S", "-incoming defer"),
+			slices.DeleteFunc(common(tcg, tcgCPU, microvm+inMemory, mmio,
+				debugExit, memoryFD7+"share=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template with memory of its own": {
 			Config{Arch: AMD64, Accel: TCG, State: []byte("x"), MemoryShared: true},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on", "-S", "-incoming defer"),
+			slices.DeleteFunc(common(tcg, tcgCPU, microvm+inMemory, mmio,
+				debugExit, memoryFD7+"share=on", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"stopped, for gdb": {
 			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}, Paused: true},
-			common("kvm", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+			common("kvm", hostCPU, microvm, mmio, debugExit,
 				"-S", "-chardev socket,id=gdb,fd=8,server=on,wait=off", "-gdb chardev:gdb"),
 		},
 		"amd64, kept when it crashes": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, Keep: true},
-			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
+			common(tcg, tcgCPU, microvm, mmio,
 				"-action shutdown=pause,panic=pause"),
 		},
 		"arm64, kept when it crashes": {
 			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k"}, Keep: true},
-			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-action shutdown=pause,panic=pause"),
+			common(tcg, "max", virt, "-action shutdown=pause,panic=pause"),
 		},
 		"with a log": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, LogItems: "int,trace:virtio_blk_*"},
-			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+			common(tcg, tcgCPU, microvm, mmio, debugExit,
 				"-d int,trace:virtio_blk_*"),
 		},
 		"arm64 on PCI": {
 			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+			append(slices.DeleteFunc(common(tcg, "max", virt, semihosting),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
-				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
-				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
+				disk0, diskPCI,
+				netPCI),
 		},
 	}
 }

@@ -46,7 +46,8 @@ func kvmUsable(q QEMU, device string, uid int) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return errors.New(device +
-			" does not exist: enable virtualization in the firmware, or nested virtualization on the host, and load kvm_intel or kvm_amd")
+			" does not exist: enable virtualization in the firmware, or nested virtualization on the host, " +
+			"and load kvm_intel or kvm_amd")
 	case errors.Is(err, fs.ErrPermission):
 		return errors.New(device +
 			" can't be opened: add yourself to its group (usually `sudo usermod -aG kvm $USER`, then log in again)")
@@ -63,7 +64,10 @@ func kvmUsable(q QEMU, device string, uid int) error {
 	}
 	if all := st.Mode().Perm()&0o006 == 0o006; !all && jail.KVMGroup(device) == nil {
 		return fmt.Errorf(
-			"%s can't be opened by QEMU %s, which root starts as a user of its own: the device's mode is %#o and its group %d; give it a group other than root's, with mode 0660 (udev's rule for it does), or take QEMU 9.0 or newer, which is given the open device",
+			"%s can't be opened by QEMU %s, which root starts as a user of its own: "+
+				"the device's mode is %#o and its group %d; "+
+				"give it a group other than root's, with mode 0660 (udev's rule for it does), or take QEMU 9.0 or newer, "+
+				"which is given the open device",
 			device, q.Version, st.Mode().Perm(), st.Sys().(*syscall.Stat_t).Gid)
 	}
 	return nil

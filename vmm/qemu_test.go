@@ -40,7 +40,11 @@ func TestFindQEMU(t *testing.T) {
 		"not QEMU":   {"echo hello", "", nil, `it says "hello\n"`, false},
 		"broken":     {"echo oh no >&2; exit 3", "", nil, "oh no", false},
 		"says a lot": {"head -c 1000000 /dev/zero", "", nil, "it says", false},
-		"no filter":  {`[ "$1" = -sandbox ] && { echo "-sandbox support is not enabled in this QEMU binary" >&2; exit 1; }; echo QEMU emulator version 9.1.0`, "9.1.0", nil, "", false},
+		"no filter": {
+			text: `[ "$1" = -sandbox ] && { echo "-sandbox support is not enabled in this QEMU binary" >&2; exit 1; }; ` +
+				`echo QEMU emulator version 9.1.0`,
+			version: "9.1.0",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.text == "" {

@@ -21,7 +21,8 @@ import (
 	"github.com/unitask/unitask/internal/testwait"
 )
 
-const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}` + "\n"
+const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ` +
+	`"Debian"}, "capabilities": ["oob"]}}` + "\n"
 
 // fakeQEMU greets and answers each command with answer, which may write anything.
 func fakeQEMU(t *testing.T, answer func(w io.Writer, name, id string)) *Monitor {

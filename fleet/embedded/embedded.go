@@ -149,7 +149,8 @@ func (o Options) server(home string) (*server.Options, error) {
 		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 			return nil,
 				fmt.Errorf(
-					"address of the embedded server %q: its clients have no TLS, so it serves a loopback address (127.0.0.1) only: other hosts join it by routes, or all use a nats-server", o.Listen)
+					"address of the embedded server %q: its clients have no TLS, so it serves a loopback address (127.0.0.1) only: "+
+						"other hosts join it by routes, or all use a nats-server", o.Listen)
 		}
 	}
 	opts := &server.Options{

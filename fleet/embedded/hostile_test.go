@@ -73,7 +73,9 @@ func (s *Server) routes() string {
 }
 
 // talk is the first message of a NATS node on a route.
-const talk = "INFO {\"server_id\":\"stranger\",\"server_name\":\"stranger\",\"version\":\"2.15.0\",\"proto\":1,\"host\":\"127.0.0.1\",\"port\":1,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true,\"cluster\":\"unitask\",\"lnoc\":true}\r\n" +
+const talk = "INFO {\"server_id\":\"stranger\",\"server_name\":\"stranger\",\"version\":\"2.15.0\",\"proto\":1," +
+	"\"host\":\"127.0.0.1\",\"port\":1," +
+	"\"headers\":true,\"max_payload\":1048576,\"jetstream\":true,\"cluster\":\"unitask\",\"lnoc\":true}\r\n" +
 	"CONNECT {\"verbose\":false,\"pedantic\":false,\"name\":\"stranger\",\"cluster\":\"unitask\"}\r\nRS+ $G >\r\n" +
 	"RS+ $SYS >\r\nPING\r\n"
 

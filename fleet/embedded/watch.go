@@ -65,7 +65,8 @@ func (s *Server) ready(ctx context.Context) error {
 			said = now.here
 			s.log.Warn(
 				fmt.Sprintf(
-					"waiting for the other servers of the cluster: %d of %d are here. The first time all must be, later more than half",
+					"waiting for the other servers of the cluster: %d of %d are here. "+
+						"The first time all must be, later more than half",
 					now.here, now.expected))
 		}
 		select {

@@ -78,7 +78,8 @@ func OutOfMemory(int, string) bool { return false }
 
 // MemoryHint is for a program that ran out of memory. unitask does not limit the stack itself: the program would
 // import another package, and code that sets the limit would get a different previous value.
-const MemoryHint = "a Go stack may grow to 1 GB, for which a machine needs some 2 GiB: if this was an endless recursion, " +
+const MemoryHint = "a Go stack may grow to 1 GB, for which a machine needs some 2 GiB: " +
+	"if this was an endless recursion, " +
 	"debug.SetMaxStack(64 << 20) of runtime/debug ends it with a trace"
 
 // Alone reports whether the compiled program depends only on a text. So the text embeds no files, and the first

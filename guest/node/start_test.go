@@ -48,7 +48,8 @@ func TestProcess(t *testing.T) {
 	args, env := Process([]string{"--a"}, map[string]string{"NODE_OPTIONS": "--max_old_space_size=99 --b",
 		"NODE_DEBUG": "http", "HOME": "/h"})
 	if got, want := fmt.Sprint(args, env),
-		"[--max_old_space_size=99 --a] [NODE_DEBUG=http NODE_OPTIONS=--require=/unitask/lib/preload.js --max_old_space_size=99 --b UNITASK_FRESH=1]"; got != want {
+		"[--max_old_space_size=99 --a] [NODE_DEBUG=http NODE_OPTIONS=--require=/unitask/lib/preload.js "+
+			"--max_old_space_size=99 --b UNITASK_FRESH=1]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -83,7 +83,8 @@ func DataFiles() map[string]string {
 	files := Files()
 	maps.Copy(files, WarmFiles(true, nil))
 	files[Packages+"/unitask_figures.py"] = figures
-	files["/etc/matplotlibrc"] = "# plt.show(), and figures that nobody has saved, go to /out.\nbackend: module://unitask_figures\n"
+	files["/etc/matplotlibrc"] = "# plt.show(), and figures that nobody has saved, go to /out.\nbackend: " +
+		"module://unitask_figures\n"
 	return files
 }
 

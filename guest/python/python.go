@@ -40,7 +40,8 @@ var Folders = slices.Concat([]string{Modules, "/usr/share/zoneinfo"}, system.Fol
 
 // compile is `python3 -m compileall` with forked processes: since 3.12 it starts new processes by the program's
 // path, with the host's libraries.
-const compile = "import compileall, multiprocessing as m, sys; m.set_start_method('fork'); fork = m.get_context('fork'); m.get_context = lambda *_: fork; sys.exit(not compileall.main())"
+const compile = "import compileall, multiprocessing as m, sys; m.set_start_method('fork'); " +
+	"fork = m.get_context('fork'); m.get_context = lambda *_: fork; sys.exit(not compileall.main())"
 
 // CompileArgs are the arguments with which Python writes bytecode beside the modules of some folders; ROOT stands
 // for the guest's root meanwhile. The bytecode is never compared with its source: neither changes.

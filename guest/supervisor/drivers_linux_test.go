@@ -53,8 +53,12 @@ func TestHostileSteps(t *testing.T) {
 		{"shell", "break", "break; continue; echo x", 0, ""},
 		{"shell", "return", "return 9", 9, ""},
 		{"shell", "its words apart otherwise", "IFS=x; set -- a; set -f; true", 0, ""},
-		{"shell", "functions that are called as what the driver needs",
-			"printf() { :; }; read() { false; }; set() { :; }; trap() { :; }; kill() { :; }; return() { :; }; exit() { :; }; eval() { :; }; .() { :; }; unset() { :; }; true", 0, ""},
+		{
+			language: "shell",
+			name:     "functions that are called as what the driver needs",
+			code: "printf() { :; }; read() { false; }; set() { :; }; trap() { :; }; kill() { :; }; return() { :; }; " +
+				"exit() { :; }; eval() { :; }; .() { :; }; unset() { :; }; true",
+		},
 		{"shell", "traps", "trap 'echo e' ERR; trap 'echo d' DEBUG; false", 1, ""},
 	} {
 		if _, err := exec.LookPath("node"); err != nil && row.language == "js" {

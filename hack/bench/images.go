@@ -33,6 +33,8 @@ var containers = []struct {
 	target             time.Duration
 }{{10_000, 200, 3 * time.Second}, {35_000, 1200, 12 * time.Second}}
 
+func mb(n int) string { return fmt.Sprintf("%d MB", n) }
+
 // images measures the sizes and times of images, in a home that has only the parts.
 func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err error) {
 	ok = true
@@ -90,7 +92,7 @@ func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err er
 		}
 		size := int(st.Blocks * 512 / 1e6)
 		if im.megabytes > 0 {
-			say("disk of image "+im.name, fmt.Sprintf("%d MB", im.megabytes), fmt.Sprintf("%d MB", size), float64(size)/float64(im.megabytes))
+			say("disk of image "+im.name, mb(im.megabytes), mb(size), float64(size)/float64(im.megabytes))
 		}
 	}
 	for _, c := range containers {
@@ -107,7 +109,8 @@ func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err er
 			return false, err
 		}
 		say(name+", imported", ms(c.target), spent(took, processors), ratio(took, c.target))
-		say(name+", memory of that", fmt.Sprintf("%d MiB", importMegabytes), fmt.Sprintf("%d MiB", memory), float64(memory)/importMegabytes)
+		say(name+", memory of that", fmt.Sprintf("%d MiB", importMegabytes), fmt.Sprintf("%d MiB", memory),
+			float64(memory)/importMegabytes)
 		if err := os.Remove(archive); err != nil {
 			return false, err
 		}

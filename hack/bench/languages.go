@@ -51,6 +51,18 @@ func (p *printed) Write(b []byte) (int, error) {
 	return p.Builder.Write(b)
 }
 
+// The programs of the suite.
+const (
+	python = "print('hello from python')"
+	table  = "import pandas\nprint('hello from pandas', pandas.__version__)"
+)
+
+// goProgram returns a program in Go that no earlier run had.
+func goProgram() string {
+	return fmt.Sprintf("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello from go\", %d) }\n",
+		rand.Int64())
+}
+
 // languages compares the times of other languages with Node's (issue 19).
 func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, error) {
 	classes := map[string]unitask.MachineClass{}
@@ -62,7 +74,8 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 	}
 	pools := map[string]*unitask.Runtime{}
 	for _, name := range []string{"node", "python"} {
-		rt, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, classes[name])})
+		rt, err := unitask.Open(unitask.Options{Accel: vmm.TCG,
+			Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 1}, classes[name])})
 		if err != nil {
 			return false, err
 		}
@@ -73,7 +86,8 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 	run := func(rt *unitask.Runtime, language, name, code string) (first, whole time.Duration, err error) {
 		var out printed
 		start := time.Now()
-		res, err := rt.Run(s.ctx, unitask.Request{Kernel: kernel, Language: language, Image: name, Code: code}, unitask.IO{Stdout: &out})
+		res, err := rt.Run(s.ctx, unitask.Request{Kernel: kernel, Language: language, Image: name, Code: code},
+			unitask.IO{Stdout: &out})
 		if err != nil {
 			return 0, 0, err
 		}
@@ -88,13 +102,9 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 	first := func(rt *unitask.Runtime, language, name, code string) func() (time.Duration, error) {
 		return func() (time.Duration, error) { d, _, err := run(rt, language, name, code); return d, err }
 	}
-	const python = "print('hello from python')"
-	const table = "import pandas\nprint('hello from pandas', pandas.__version__)"
-	program := func() string {
-		return fmt.Sprintf("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello from go\", %d) }\n", rand.Int64())
-	}
 	compile := func() (time.Duration, error) {
-		res, err := s.rt.Run(s.ctx, unitask.Request{Kernel: kernel, Language: "go", Image: "go", Code: fmt.Sprintf(compilesTwice, program(), program())}, unitask.IO{})
+		res, err := s.rt.Run(s.ctx, unitask.Request{Kernel: kernel, Language: "go", Image: "go",
+			Code: fmt.Sprintf(compilesTwice, goProgram(), goProgram())}, unitask.IO{})
 		if err != nil {
 			return 0, err
 		}
@@ -104,7 +114,7 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 		}
 		return took, err
 	}
-	same := program()
+	same := goProgram()
 	ready := func() error {
 		for _, rt := range pools {
 			if err := full(rt.Pool, 1); err != nil {
@@ -114,13 +124,23 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 		return nil
 	}
 	rows := []row{
-		{name: "python, a clone, to its first output", target: 1.0, subjectTook: first(s.rt, "python", "python", python), referenceTook: first(s.rt, "js", "node", hello), against: "the same of Node"},
-		{name: "python, pool, to its first output", target: 1.0, subjectTook: first(pools["python"], "python", "python", python), referenceTook: first(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
-		{name: "python, pool", target: 1.0, subjectTook: whole(pools["python"], "python", "python", python), referenceTook: whole(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
-		{name: "data: import pandas, a clone, to its first output", target: 1.3, subjectTook: first(s.rt, "python", "data", table), referenceTook: first(s.rt, "python", "python", python), against: "python's clone"},
-		{name: "data: the same, a clone", target: 1.3, subjectTook: whole(s.rt, "python", "data", table), referenceTook: whole(s.rt, "python", "python", python), against: "python's clone"},
-		{name: "go: a changed hello, a clone", target: 1.5, subjectTook: func() (time.Duration, error) { return whole(s.rt, "go", "go", program())() }, referenceTook: compile, against: "go run of another one, in a machine that has just compiled"},
-		{name: "go: the same hello again, a clone", target: 1.0, subjectTook: whole(s.rt, "go", "go", same), referenceTook: whole(s.rt, "js", "node", hello), against: "Node's clone"},
+		{name: "python, a clone, to its first output", target: 1.0, subjectTook: first(s.rt, "python", "python", python),
+			referenceTook: first(s.rt, "js", "node", hello), against: "the same of Node"},
+		{name: "python, pool, to its first output", target: 1.0,
+			subjectTook:   first(pools["python"], "python", "python", python),
+			referenceTook: first(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
+		{name: "python, pool", target: 1.0, subjectTook: whole(pools["python"], "python", "python", python),
+			referenceTook: whole(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
+		{name: "data: import pandas, a clone, to its first output", target: 1.3,
+			subjectTook: first(s.rt, "python", "data", table), referenceTook: first(s.rt, "python", "python", python),
+			against: "python's clone"},
+		{name: "data: the same, a clone", target: 1.3, subjectTook: whole(s.rt, "python", "data", table),
+			referenceTook: whole(s.rt, "python", "python", python), against: "python's clone"},
+		{name: "go: a changed hello, a clone", target: 1.5,
+			subjectTook: func() (time.Duration, error) { return whole(s.rt, "go", "go", goProgram())() }, referenceTook: compile,
+			against: "go run of another one, in a machine that has just compiled"},
+		{name: "go: the same hello again, a clone", target: 1.0, subjectTook: whole(s.rt, "go", "go", same),
+			referenceTook: whole(s.rt, "js", "node", hello), against: "Node's clone"},
 	}
 	return s.rows(kernel, rows, only, rounds)
 }

@@ -2,7 +2,8 @@
 // the medians. One reference is the same image booted by a bare QEMU command line, without record, network, agent or
 // jail. The other is the vendored node as a process of the host.
 //
-//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs|languages|sessions|images] [-kernel nanos,linux] [-n 20] [-check]
+//	go build -o bin/unitask ./cli/unitask
+//	go run ./hack/bench [-suite programs|languages|sessions|images] [-kernel nanos,linux] [-n 20] [-check]
 package main
 
 import (

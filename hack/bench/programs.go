@@ -256,7 +256,8 @@ func summary(kernel image.Kernel, list []*program) (ok bool) {
 	}
 	var clones, pools []float64
 	fmt.Printf(
-		"| %s: program | node on the host | a clone | the pool | clone / %s's clone | pool / host |\n| --- | --- | --- | --- | --- | --- |\n", kernel, hello.name)
+		"| %s: program | node on the host | a clone | the pool | clone / %s's clone | pool / host |\n| --- | --- | --- | "+
+			"--- | --- | --- |\n", kernel, hello.name)
 	for _, p := range list {
 		clone, pool := ratio(p.clone, hello.clone), ratio(p.pooled, p.host)
 		fmt.Printf("| %s | %s | %s | %s | %.2f | %.2f |\n", p.name, ms(p.host), ms(p.clone), ms(p.pooled), clone, pool)

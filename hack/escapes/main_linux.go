@@ -167,7 +167,8 @@ func arguments(t test, payload, built string) (args []string, why string) {
 // table prints the verdicts by language.
 func table(list []verdict) {
 	fmt.Println(
-		"\n| language | payloads | run | say that they succeeded, inside | through to the host |\n| --- | --- | --- | --- | --- |")
+		"\n| language | payloads | run | say that they succeeded, " +
+			"inside | through to the host |\n| --- | --- | --- | --- | --- |")
 	row := func(name string, in func(verdict) bool) {
 		var all, run, claims, through int
 		for _, v := range list {

@@ -55,7 +55,8 @@ func main() {
 	}
 	if flag.NArg() > 0 || modes != 1 {
 		fmt.Fprintln(os.Stderr,
-			"fidelity: give -tests DIR (Node's folder test/), -python DIR (a folder with CPython's package test), -data DIR (Debian's /usr/lib/python3/dist-packages), or -packages")
+			"fidelity: give -tests DIR (Node's folder test/), -python DIR (a folder with CPython's package test), "+
+				"-data DIR (Debian's /usr/lib/python3/dist-packages), or -packages")
 		flag.Usage()
 		os.Exit(2)
 	}

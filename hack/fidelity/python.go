@@ -83,7 +83,8 @@ func cpython(o options) *pythonSuite {
 		if !exists(filepath.Join(dir, "libregrtest")) || !exists(filepath.Join(dir, "test_grammar.py")) {
 			return nil,
 				fmt.Errorf(
-					"%s does not hold the whole package test: Debian's libpython3.11-testsuite has it; copy /usr/lib/python3.11/test into a folder and name that", s.tests)
+					"%s does not hold the whole package test: Debian's libpython3.11-testsuite has it; "+
+						"copy /usr/lib/python3.11/test into a folder and name that", s.tests)
 		}
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
@@ -144,7 +145,8 @@ func (s *pythonSuite) files(from string) (names []string, err error) {
 	if err != nil {
 		return nil,
 			fmt.Errorf(
-				"look for tests of %s: %w: name the folder in which Debian's python3-numpy and python3-pandas are, /usr/lib/python3/dist-packages", from, err)
+				"look for tests of %s: %w: name the folder in which Debian's python3-numpy and python3-pandas are, "+
+					"/usr/lib/python3/dist-packages", from, err)
 	}
 	return s.draw(names), nil
 }
@@ -367,7 +369,8 @@ func (s *pythonSuite) print(sample, slow []string) {
 	fmt.Printf("| host | %d | %d | %d | |\n| guest | %d | %d | %d | %d |\n", before.pass, before.skip, before.fail,
 		after.pass, after.skip, after.fail, after.lost)
 	fmt.Printf(
-		"| the same on both | %d (%.2f %%) | | | |\n\n| file | tests | host | guest | it says |\n| --- | --- | --- | --- | --- |\n", same, 100*float64(same)/float64(max(tests, 1)))
+		"| the same on both | %d (%.2f %%) | | | |\n\n| file | tests | host | guest | it says |\n| --- | --- | --- | --- "+
+			"| --- |\n", same, 100*float64(same)/float64(max(tests, 1)))
 	for _, d := range slices.SortedFunc(maps.Keys(tell), func(a, b difference) int {
 		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.guest, b.guest), cmp.Compare(a.reason, b.reason))
 	}) {

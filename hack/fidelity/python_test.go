@@ -68,7 +68,8 @@ func TestOnHost(t *testing.T) {
 	s.tests = os.TempDir() // another user may enter it
 	s.args = func(name string) []string { return []string{name} }
 	s.runner = `import os, sys
-print('unitask-test {"id": "%s", "verdict": "pass", "reason": "%s"}' % (sys.argv[1], 'HOME' in os.environ and 'PYTHONPATH' not in os.environ and os.getuid() != 0))
+print('unitask-test {"id": "%s", "verdict": "pass", "reason": "%s"}' % (sys.argv[1], 'HOME' in os.environ and ` +
+		`'PYTHONPATH' not in os.environ and os.getuid() != 0))
 sys.exit(3)`
 	t.Setenv("PYTHONPATH", "/nowhere")
 	got := s.onHost(context.Background(), "one")

@@ -162,7 +162,8 @@ var (
 	fixtures = regexp.MustCompile(`fixtures|common/(crypto|tls|dns|wpt|sea|snapshot|http2|debugger|inspector)`)
 	keys     = regexp.MustCompile(`readKey|common/(tls|crypto|http2|quic)|hasCrypto`)
 	child    = regexp.MustCompile(
-		`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
+		`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|` +
+			`startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
 )
 
 // load reads the earlier results.

@@ -76,7 +76,8 @@ func (i item) request() unitask.Request {
 	req.Language, req.Kernel = "mjs", "linux"
 	req.Code = fmt.Sprintf("await import(%q)", i.use)
 	if command, ok := strings.CutPrefix(i.use, "$"); ok {
-		const start = "import { execSync } from 'node:child_process'; execSync(%q, { stdio: ['ignore', 'ignore', 'inherit'] })"
+		const start = "import { execSync } from 'node:child_process'; execSync(%q, { stdio: " +
+			"['ignore', 'ignore', 'inherit'] })"
 		req.Code = fmt.Sprintf(start, "/node_modules/.bin/"+command)
 	}
 	return req

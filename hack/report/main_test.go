@@ -29,21 +29,25 @@ func TestRun(t *testing.T) {
 			"func TestGood(t *testing.T) { t.Run(\"sub\", func(*testing.T) {}) }\n" +
 			"func TestSkipped(t *testing.T) { t.Log(\"first\"); t.Skip(\"wants a moon\") }\n",
 		"bad/a_test.go": "package a\nimport (\"fmt\"; \"testing\")\n" +
-			"func TestBad(t *testing.T) { fmt.Println(\"printed\"); t.Run(\"inner\", func(t *testing.T) { t.Error(\"it is broken\") }) }\n",
+			"func TestBad(t *testing.T) { fmt.Println(\"printed\"); " +
+			"t.Run(\"inner\", func(t *testing.T) { t.Error(\"it is broken\") }) }\n",
 		"panics/a_test.go": "package a\nimport \"testing\"\nfunc TestMain(*testing.M) { panic(\"no main\") }\n",
 		"broken/a_test.go": "package a\nfunc TestBroken(t *testing.T) {}\n",
 		"none/a.go":        "package none\n",
 		// Fails the first time, and passes from then on; ./... excludes it.
 		"_once/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
-			"func TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
+			"func TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", " +
+			"0o700) == nil { t.Error(\"the first time\") } }) }\n",
 		// Always fails, and has the name of a passing one.
 		"_same/a_test.go": "package a\nimport \"testing\"\n" +
 			"func TestGood(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"the second time, too\") }) }\n",
 		"_once/again/a_test.go": "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
 		"_ends/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
-			"func TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
+			"func TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); " +
+			"os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
 		"_attack/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
-			"func TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
+			"func TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", " +
+			"0o700) == nil { t.Error(\"the first time\") } }\n",
 	})
 	summary := filepath.Join(t.TempDir(), "summary")
 	t.Setenv("REPORT_SUMMARY", summary)
@@ -66,9 +70,8 @@ func TestRun(t *testing.T) {
 		"./bad": {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed",
 			"FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
 		"./panics": {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
-		"./broken": {1, []string{"FAILED x/broken", "undefined: testing"},
-			"0 passed, 1 failed, 0 skipped"},
-		"./none": {1, nil, "0 passed, 0 failed, 0 skipped"},
+		"./broken": {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
+		"./none":   {1, nil, "0 passed, 0 failed, 0 skipped"},
 		"./...": {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"},
 			"2 passed, 4 failed, 1 skipped"},
 	} {
@@ -111,7 +114,8 @@ func TestReportAttacks(t *testing.T) {
 			"func TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"open\"`) }\n",
 		"none/a_test.go": "package a\nimport \"testing\"\nfunc TestX(t *testing.T) {}\n",
 		"late/a_test.go": "package a\nimport (\"os\"; \"testing\")\n" +
-			"func TestX(t *testing.T) { if os.Mkdir(\"seen\", 0o700) == nil { t.Error(`attack: \"a door\" \"shut\" \"open\"`) } }\n",
+			"func TestX(t *testing.T) { if os.Mkdir(\"seen\", 0o700) == nil { t.Error(`attack: " +
+			"\"a door\" \"shut\" \"open\"`) } }\n",
 	})
 	for packages, want := range map[string]struct {
 		asked  string

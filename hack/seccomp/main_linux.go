@@ -1,6 +1,6 @@
 // Command seccomp makes the inputs for the jail's list of system calls.
 //
-//	go run ./hack/seccomp trace FILE...   QEMU's calls, from `strace -f -o FILE unitask run …`; ! marks what ends a machine
+//	go run ./hack/seccomp trace FILE...   calls in `strace -f -o FILE unitask run …`; ! marks what ends a machine
 //	go run ./hack/seccomp kvm DIR...      vmm/jail/seccomp_kvm_linux.go, from unpacked sources of QEMU
 //	go run ./hack/seccomp names ARCH      vmm/jail/names_linux_ARCH.go, from golang.org/x/sys
 package main
@@ -154,7 +154,9 @@ func kvm(dirs []string) error {
 	}
 	var out strings.Builder
 	out.WriteString(
-		"// Made by hack/seccomp from QEMU's sources.\n\npackage jail\n\n// kvmIOCTL is the type of KVM's requests (KVMIO), at its place in a request's number.\nconst kvmIOCTL = 0xae << 8\n\n// kvmCalls are the KVM requests that QEMU makes for machines like ours, by number. Other\n// requests fail as unknown.\nvar kvmCalls = []uint8{\n")
+		"// Made by hack/seccomp from QEMU's sources.\n\npackage jail\n\n// kvmIOCTL is the type of KVM's requests " +
+			"(KVMIO), at its place in a request's number.\nconst kvmIOCTL = 0xae << 8\n\n// kvmCalls are the KVM requests " +
+			"that QEMU makes for machines like ours, by number. Other\n// requests fail as unknown.\nvar kvmCalls = []uint8{\n")
 	for _, n := range slices.Sorted(maps.Keys(byNumber)) {
 		slices.Sort(byNumber[n])
 		fmt.Fprintf(&out, "%#02x, // %s\n", n, strings.Join(byNumber[n], ", "))
@@ -181,7 +183,8 @@ func names(arch string) error {
 	}
 	var out strings.Builder
 	out.WriteString(
-		"// Made by hack/seccomp from golang.org/x/sys.\n\npackage jail\n\n// callNames are the numbers and names of this architecture's system calls.\nconst callNames = `" + strings.Join(list, "\n") + "`\n")
+		"// Made by hack/seccomp from golang.org/x/sys.\n\npackage jail\n\n// callNames are the numbers and names of this " +
+			"architecture's system calls.\nconst callNames = `" + strings.Join(list, "\n") + "`\n")
 	return printGo(out.String())
 }
 

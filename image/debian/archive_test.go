@@ -176,10 +176,11 @@ func TestAttackMirrorLogin(t *testing.T) {
 
 func TestNamed(t *testing.T) {
 	for address, want := range map[string]string{
-		"http://a.example/debian":            "[http://a.example/debian] [http://a.example/debian-security]",
-		"https://a.example:8080/pub/debian/": "[https://a.example:8080/pub/debian] [https://a.example:8080/pub/debian-security]",
-		"http://a.example/archive":           "[http://a.example/archive] []",
-		"a.example/debian":                   "", "ftp://a.example/debian": "", "http://": "", "": "",
+		"http://a.example/debian": "[http://a.example/debian] [http://a.example/debian-security]",
+		"https://a.example:8080/pub/debian/": "[https://a.example:8080/pub/debian] " +
+			"[https://a.example:8080/pub/debian-security]",
+		"http://a.example/archive": "[http://a.example/archive] []",
+		"a.example/debian":         "", "ftp://a.example/debian": "", "http://": "", "": "",
 		"http://[2001:db8::1]/debian": "[http://[2001:db8::1]/debian] [http://[2001:db8::1]/debian-security]",
 		"http://a.example/d ebian":    "", "http://:80/debian": "", "http://a.example/debian?": "",
 		"http://a.example/debian\nx": "", "http://a.example/x sid main #/debian": "",

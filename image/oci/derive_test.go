@@ -181,6 +181,15 @@ func TestDamagedDisk(t *testing.T) {
 	}
 }
 
+// unchanging are the machine's own files, devices, and white-outs of missing files, between others.
+var unchanging = []item{
+	dir("proc"), text("proc/x", "x"), text("tmp/.wh.a", ""), text(".wh.proc", ""),
+	text("etc/.wh.hosts", ""), text("etc/hosts", "x"), text("/absolute", "x"),
+	item{name: "dev-sda", kind: tar.TypeBlock}, item{name: "null", kind: tar.TypeChar},
+	item{name: "pipe", kind: tar.TypeFifo}, symlink("out", "../../../../etc"), text("out/passwd", "evil"),
+	text("gone/.wh.x", ""), text(".wh.gone", ""),
+}
+
 // Layers from a machine that ran hostile code.
 func TestHostileLayer(t *testing.T) {
 	const end = "unitask/end"
@@ -210,7 +219,8 @@ func TestHostileLayer(t *testing.T) {
 		"another kind":            {finish(item{name: "a", kind: 'Z'}), "layers have not"},
 	} {
 		var out bytes.Buffer
-		if _, _, err := CopyLayer(t.Context(), &out, bytes.NewReader(tarOf(t, c.items...)), small, without, end); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, _, err := CopyLayer(t.Context(), &out, bytes.NewReader(tarOf(t, c.items...)), small, without,
+			end); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -230,20 +240,21 @@ func TestHostileLayer(t *testing.T) {
 		"a hole that makes up for it":            slices.Concat(holes("a", 1<<10), holes("b", math.MaxInt64), last),
 		"a hole whose copy has too much":         slices.Concat(holes("a", 64<<10-1024), last),
 	} {
-		if _, _, err := CopyLayer(t.Context(), io.Discard, bytes.NewReader(archive), small, nil, end); err == nil || !strings.Contains(err.Error(), "EOF") && !strings.Contains(err.Error(), "more than 65536 bytes") {
+		if _, _, err := CopyLayer(t.Context(), io.Discard, bytes.NewReader(archive), small, nil, end); err == nil ||
+			!strings.Contains(err.Error(), "EOF") && !strings.Contains(err.Error(), "more than 65536 bytes") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for size, copied := range map[int]int{20 << 10: 20<<10 + 3*512, 64<<10 - 3*512: 64 << 10} {
 		var out bytes.Buffer
-		if _, n, err := CopyLayer(t.Context(), &out, bytes.NewReader(slices.Concat(holes("a", size), last)), small, nil, end); err != nil || n != 1 || out.Len() != copied {
+		if _, n, err := CopyLayer(t.Context(), &out, bytes.NewReader(slices.Concat(holes("a", size), last)), small, nil,
+			end); err != nil || n != 1 || out.Len() != copied {
 			t.Errorf("a hole that may be: %d in %d bytes: %v", n, out.Len(), err)
 		}
 	}
 
 	// The machine's own files, devices, and white-outs of missing files: they do not change the image.
-	data := tarOf(t, finish(dir("proc"), text("proc/x", "x"), text("tmp/.wh.a", ""), text(".wh.proc", ""), text("etc/.wh.hosts", ""), text("etc/hosts", "x"), text("/absolute", "x"),
-		item{name: "dev-sda", kind: tar.TypeBlock}, item{name: "null", kind: tar.TypeChar}, item{name: "pipe", kind: tar.TypeFifo}, symlink("out", "../../../../etc"), text("out/passwd", "evil"), text("gone/.wh.x", ""), text(".wh.gone", ""))...)
+	data := tarOf(t, finish(unchanging...)...)
 	var out bytes.Buffer
 	digest, n, err := CopyLayer(t.Context(), &out, bytes.NewReader(data), DefaultLimits, without, end)
 	if err != nil || n != 5 || digest != hashOf(out.Bytes()).String() {
@@ -255,7 +266,9 @@ func TestHostileLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The link leads to the image's own /etc, as it would in the machine, and nowhere else.
-	if got := manifest(t, diskOf(t, im)); !strings.Contains(got, `etc/hosts 0 644 0:0  1234567890 "h"`) || !strings.Contains(got, `etc/passwd 0 644 0:0  1234567890 "evil"`) || !strings.Contains(got, "absolute 0") || strings.Contains(got, "null") {
+	if got := manifest(t, diskOf(t, im)); !strings.Contains(got, `etc/hosts 0 644 0:0  1234567890 "h"`) ||
+		!strings.Contains(got, `etc/passwd 0 644 0:0  1234567890 "evil"`) || !strings.Contains(got, "absolute 0") ||
+		strings.Contains(got, "null") {
 		t.Errorf("got\n%s", got)
 	}
 }

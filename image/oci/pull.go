@@ -169,7 +169,8 @@ func explain(ref name.Reference, err error) error {
 		return fmt.Errorf("the registry %s has no such image: %s", registry, answered)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return fmt.Errorf(
-			"the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, or registries.%[1]q in the home's configuration): %s", registry, answered)
+			"the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, "+
+				"or registries.%[1]q in the home's configuration): %s", registry, answered)
 	}
 	return fmt.Errorf("the registry %s: %s", registry, answered)
 }
@@ -207,7 +208,8 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p.sealed && r.URL.Scheme != "https" && !onLoopback(r.URL.Hostname()) {
 		return nil,
 			fmt.Errorf(
-				"%s is not asked without TLS, since its registry has a login: plain = true beside that in the home's configuration allows it", r.URL.Host)
+				"%s is not asked without TLS, since its registry has a login: "+
+					"plain = true beside that in the home's configuration allows it", r.URL.Host)
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))

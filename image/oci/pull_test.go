@@ -453,9 +453,9 @@ func TestOpenFails(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	says := func(config string) string {
-		return saved(t, map[string]string{"manifest.json": manifest(map[string]any{"Config": "c"}), "c": `{"os":"linux","rootfs":{},"config":` + config + `}`})
-	}
+	fewer := manifest(map[string]any{"Config": "c"})
+	of := func(config string) string { return saved(t, map[string]string{"manifest.json": fewer, "c": config}) }
+	says := func(config string) string { return of(`{"os":"linux","rootfs":{},"config":` + config + `}`) }
 	for _, tt := range []struct{ name, file, want string }{
 		{"nothing", filepath.Join(t.TempDir(), "none"), "no such file"},
 		{"an empty folder", t.TempDir(), "neither index.json"},
@@ -468,15 +468,17 @@ func TestOpenFails(t *testing.T) {
 		{"no configuration", saved(t, map[string]string{"manifest.json": manifest(one)}), `"c"`},
 		{"no layer", saved(t, map[string]string{"manifest.json": manifest(one), "c": string(config)}), `"l"`},
 		{"more images", saved(t, map[string]string{"manifest.json": manifest(one, one)}), "2 images"},
-		{"fewer layers", saved(t, map[string]string{"manifest.json": manifest(map[string]any{"Config": "c"}), "c": string(config)}), "0 layers"},
-		{"a large configuration", saved(t, map[string]string{"manifest.json": manifest(one), "c": strings.Repeat(" ", maxText+1)}), "is the most"},
-		{"another system", saved(t, map[string]string{"manifest.json": manifest(map[string]any{"Config": "c"}), "c": `{"os":"windows","rootfs":{}}`}), "runs linux"},
+		{"fewer layers", of(string(config)), "0 layers"},
+		{"a large configuration", saved(t, map[string]string{"manifest.json": manifest(one),
+			"c": strings.Repeat(" ", maxText+1)}), "is the most"},
+		{"another system", of(`{"os":"windows","rootfs":{}}`), "runs linux"},
 		{"a pipe", pipe, "to a file first"},
 		{"a NUL byte in a variable", says(`{"Env":["A=\u0000"]}`), `NUL byte in "A=\x00"`},
 		{"a NUL byte in a command", says(`{"Cmd":["sh","\u0000"]}`), "NUL byte"},
 		{"a NUL byte in a user", says(`{"User":"\u0000"}`), "NUL byte"},
 		{"many variables", says(`{"Env":["A=` + strings.Repeat("a", maxWords) + `"]}`), "is the most"},
-		{"another kind of digest", saved(t, map[string]string{"manifest.json": manifest(one), "l": "", "c": `{"rootfs":{"diff_ids":["md5:00"]}}`}), "unsupported hash"},
+		{"another kind of digest", saved(t, map[string]string{"manifest.json": manifest(one), "l": "",
+			"c": `{"rootfs":{"diff_ids":["md5:00"]}}`}), "unsupported hash"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Open(context.Background(), tt.file, "amd64")

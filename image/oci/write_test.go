@@ -37,7 +37,8 @@ func tarOf(t testing.TB, items ...item) []byte {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, i := range items {
-		h := &tar.Header{Name: i.name, Typeflag: i.kind, Mode: i.mode, Linkname: i.link, Uid: i.uid, Gid: i.uid, Size: int64(len(i.text)), ModTime: time.Unix(1234567890, 0), Format: tar.FormatPAX}
+		h := &tar.Header{Name: i.name, Typeflag: i.kind, Mode: i.mode, Linkname: i.link, Uid: i.uid, Gid: i.uid,
+			Size: int64(len(i.text)), ModTime: time.Unix(1234567890, 0), Format: tar.FormatPAX}
 		if i.kind == 0 {
 			h.Typeflag = tar.TypeReg
 		}
@@ -70,7 +71,10 @@ func hashOf(data []byte) v1.Hash {
 }
 
 func layerFrom(data []byte) layer {
-	return layer{diffID: hashOf(data), open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }}
+	return layer{diffID: hashOf(data), open: func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(data)),
+			nil
+	}}
 }
 
 func imageOf(layers ...[]byte) *Image {
@@ -145,60 +149,6 @@ func files(t testing.TB, f *os.File, stats Stats) (list []string) {
 	return list
 }
 
-// The result of layers, by the rules of the image specification.
-func TestLayers(t *testing.T) {
-	long := strings.Repeat("n", 200)
-	for _, tt := range []struct {
-		name   string
-		layers [][]item
-		want   []string
-	}{
-		{"files and folders", [][]item{{dir("a/"), text("a/b", "B"), text("./c", "C"), text("/d/e/f", "F")}}, []string{"a/", "a/b B", "c C", "d/", "d/e/", "d/e/f F"}},
-		{"the last one counts", [][]item{{text("a", "1"), text("a", "2")}, {text("a", "3")}}, []string{"a 3"}},
-		{"a file in a folder's place", [][]item{{dir("a"), text("a/b", "")}, {text("a", "file")}}, []string{"a file"}},
-		{"a folder in a file's place", [][]item{{text("a", "file")}, {dir("a"), text("a/b", "B")}}, []string{"a/", "a/b B"}},
-		{"a folder again keeps what is in it", [][]item{{dir("a"), text("a/b", "B")}, {dir("a")}}, []string{"a/", "a/b B"}},
-		{"white-out of a file", [][]item{{text("a", ""), text("b", "B")}, {text(".wh.a", "")}}, []string{"b B"}},
-		{"white-out of a folder", [][]item{{dir("d"), text("d/a", ""), text("b", "B")}, {text(".wh.d", "")}}, []string{"b B"}},
-		{"white-out spares its own layer", [][]item{{dir("d"), text("d/a", "old")}, {text("d/new", "N"), text(".wh.d", "")}}, []string{"d/", "d/new N"}},
-		{"white-out before its successor", [][]item{{text("d", "old")}, {text(".wh.d", ""), text("d", "new")}}, []string{"d new"}},
-		{"white-out of nothing", [][]item{{text("a", "A")}, {text(".wh.b", ""), text("x/y/.wh.z", ""), text("a/.wh.q", "")}}, []string{"a A"}},
-		{"opaque, first", [][]item{{dir("d"), text("d/a", ""), dir("d/e"), text("d/e/f", "")}, {dir("d"), text("d/.wh..wh..opq", ""), text("d/b", "B")}}, []string{"d/", "d/b B"}},
-		{"opaque, last", [][]item{{dir("d"), text("d/a", ""), dir("d/e"), text("d/e/f", "")}, {text("d/b", "B"), text("d/e/g", "G"), text("d/.wh..wh..opq", "")}},
-			[]string{"d/", "d/b B", "d/e/", "d/e/g G"}},
-		{"opaque at the root", [][]item{{text("a", "")}, {text(".wh..wh..opq", ""), text("b", "B")}}, []string{"b B"}},
-		{"AUFS's own", [][]item{{text(".wh..wh.plnk", ""), text(".wh..wh.aufs", ""), text("a", "A")}}, []string{"a A"}},
-		{"hard links", [][]item{{text("a", "A"), hardlink("b", "a"), hardlink("d/c", "./b")}}, []string{"a A", "b A", "d/", "d/c A"}},
-		{"a link's first name is taken away", [][]item{{text("a", "A"), hardlink("b", "/a")}, {text(".wh.a", "")}}, []string{"b A"}},
-		{"and replaced", [][]item{{text("a", "A"), hardlink("b", "a")}, {text("a", "new")}}, []string{"a new", "b A"}},
-		{"a file gets another name", [][]item{{text("a", "A")}, {hardlink("b", "a"), text(".wh.a", "")}}, []string{"b A"}},
-		{"a link to itself", [][]item{{text("a", "A"), hardlink("a", "a")}}, []string{"a A"}},
-		{"a hard link to a link", [][]item{{symlink("a", "x"), hardlink("b", "a")}}, []string{"a -> x", "b -> x"}},
-		{"links stay as they are", [][]item{{symlink("a", "/etc/passwd"), symlink("b", "../../../x"), symlink("c", long)}}, []string{"a -> /etc/passwd", "b -> ../../../x", "c -> " + long}},
-		{"through a link", [][]item{{dir("usr/lib"), symlink("lib", "usr/lib")}, {text("lib/a", "A")}}, []string{"lib -> usr/lib", "usr/", "usr/lib/", "usr/lib/a A"}},
-		{"through a link out", [][]item{{symlink("up", "../../../../etc"), symlink("abs", "/tmp/x")}, {text("up/a", "A"), text("abs/b", "B")}},
-			[]string{"abs -> /tmp/x", "etc/", "etc/a A", "tmp/", "tmp/x/", "tmp/x/b B", "up -> ../../../../etc"}},
-		{"white-out through a link", [][]item{{dir("d"), text("d/a", ""), symlink("l", "d")}, {text("l/.wh.a", "")}}, []string{"d/", "l -> d"}},
-		{"devices are left out", [][]item{{{name: "null", kind: tar.TypeChar}, {name: "sda", kind: tar.TypeBlock}, {name: "pipe", kind: tar.TypeFifo}, text("a", "A")}}, []string{"a A"}},
-		{"the root itself", [][]item{{{name: "./", kind: tar.TypeDir, mode: 0o700}, text("a", "A")}}, []string{"a A"}},
-		{"none", [][]item{}, nil},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var layers [][]byte
-			for _, items := range tt.layers {
-				layers = append(layers, tarOf(t, items...))
-			}
-			f, stats, err := written(t, imageOf(layers...), DefaultLimits)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := files(t, f, stats); !slices.Equal(got, tt.want) {
-				t.Errorf("got  %q\nwant %q", got, tt.want)
-			}
-		})
-	}
-}
-
 // tarHeader returns a header with arbitrary fields.
 func tarHeader(name string, kind byte, size string) []byte {
 	h := make([]byte, 512)
@@ -216,11 +166,13 @@ func tarHeader(name string, kind byte, size string) []byte {
 // holes is a file that consists of a hole.
 func holes(name string, size int) []byte {
 	var records string
-	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name, fmt.Sprint("GNU.sparse.realsize=", size)} {
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name,
+		fmt.Sprint("GNU.sparse.realsize=", size)} {
 		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // two digits, a space and a line end
 	}
 	block := func(text string) []byte { return append([]byte(text), make([]byte, 512-len(text))...) }
-	return slices.Concat(tarHeader("x", 'x', fmt.Sprintf("%011o", len(records))), block(records), tarHeader(name, '0', "00000001000"), block("0\n"))
+	return slices.Concat(tarHeader("x", 'x', fmt.Sprintf("%011o", len(records))), block(records),
+		tarHeader(name, '0', "00000001000"), block("0\n"))
 }
 
 // wide is a folder whose files are searched for each of many white-outs.
@@ -250,7 +202,11 @@ func hostileLayersRows(
 		{"a link to what is not there", "no file of the image", of(hardlink("a", "/etc/shadow"))},
 		{"a link to a folder", "no file of the image", of(dir("d"), hardlink("a", "d"))},
 		{"a link to the root", "a link to the root", of(hardlink("a", "/"))},
-		{"a link through a link out", "no file of the image", of(symlink("up", "../../../.."), hardlink("a", "up/etc/passwd"))},
+		{
+			name: "a link through a link out",
+			want: "no file of the image",
+			im:   of(symlink("up", "../../../.."), hardlink("a", "up/etc/passwd")),
+		},
 		{"links in a circle", "lead to each other", of(symlink("a", "b"), symlink("b", "a"), text("a/x", ""))},
 		{"a long chain of links", "lead to each other", of(append(hops, text("l0/x", ""))...)},
 		{"links that grow", "lead to each other", of(symlink("a", strings.Repeat("a/", 1500)), text("a/x", ""))},
@@ -268,15 +224,41 @@ func hostileLayersRows(
 		{"no archive", "layer 1 of 1", imageOf(bytes.Repeat([]byte("nonsense"), 200))},
 		{"an unknown type", "unknown type", imageOf(append(tarHeader("a", 'Q', "00000000000"), make([]byte, 1024)...))},
 		{"cut off", "EOF", imageOf(good[:512])},
-		{"a bomb", "bytes; the image may have", &Image{layers: []layer{layerFrom(packed(tarOf(t, text("a", strings.Repeat("\x00", 8<<20)))))}}},
-		{"a bomb behind the end", "unpacks to more than", &Image{layers: []layer{layerFrom(packed(append(slices.Clone(good), make([]byte, 2<<20)...)))}}},
+		{
+			name: "a bomb",
+			want: "bytes; the image may have",
+			im:   &Image{layers: []layer{layerFrom(packed(tarOf(t, text("a", strings.Repeat("\x00", 8<<20)))))}},
+		},
+		{
+			name: "a bomb behind the end",
+			want: "unpacks to more than",
+			im:   &Image{layers: []layer{layerFrom(packed(append(slices.Clone(good), make([]byte, 2<<20)...)))}},
+		},
 		{"a bomb in a header", "layer 1", imageOf(append(tarHeader("a", 'x', "00007777777"), make([]byte, 3<<20)...))},
-		{"bombs together", "bytes; the image may have", imageOf(tarOf(t, text("a", strings.Repeat("a", 600<<10))), tarOf(t, text("a", strings.Repeat("a", 600<<10))))},
-		{"holes", "bytes; the image may have", imageOf(slices.Concat(holes("a", 700<<10), holes("b", 700<<10), make([]byte, 1024)))},
+		{
+			name: "bombs together",
+			want: "bytes; the image may have",
+			im:   imageOf(tarOf(t, text("a", strings.Repeat("a", 600<<10))), tarOf(t, text("a", strings.Repeat("a", 600<<10)))),
+		},
+		{
+			name: "holes",
+			want: "bytes; the image may have",
+			im:   imageOf(slices.Concat(holes("a", 700<<10), holes("b", 700<<10), make([]byte, 1024))),
+		},
 		{"entries", "more than 100 entries", imageOf(many(101))},
 		{"entries together", "more than 100 entries", imageOf(many(60), many(60))},
-		{"entries by links", "more than 100 entries", of(symlink("l", strings.Repeat("1/", 60)), text("l/x", ""), symlink("m", strings.Repeat("2/", 60)), text("m/x", ""))},
-		{"links that are long to follow", "take too long", of(append([]item{symlink("a", strings.Repeat("./", 1900)+"b"), dir("b")}, slices.Repeat([]item{text("a/x", "")}, 50)...)...)},
+		{
+			name: "entries by links",
+			want: "more than 100 entries",
+			im: of(symlink("l", strings.Repeat("1/", 60)), text("l/x", ""), symlink("m", strings.Repeat("2/", 60)),
+				text("m/x", "")),
+		},
+		{
+			name: "links that are long to follow",
+			want: "take too long",
+			im: of(append([]item{symlink("a", strings.Repeat("./", 1900)+"b"), dir("b")},
+				slices.Repeat([]item{text("a/x", "")}, 50)...)...),
+		},
 		{"white-outs again and again", "take too long", &Image{layers: []layer{layerFrom(wide(t))}}},
 		{"layers", "4 layers", imageOf(good, good, good, good)},
 		{"gzip that is none", "layer 1", &Image{layers: []layer{layerFrom([]byte("\x1f\x8bnot gzip at all"))}}},
@@ -360,7 +342,8 @@ func TestWriteCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := imageOf(tarOf(t, text("a", "A"))).Write(ctx, f, DefaultLimits); err == nil || !strings.Contains(err.Error(), "enough") {
+	if _, err := imageOf(tarOf(t, text("a", "A"))).Write(ctx, f, DefaultLimits); err == nil ||
+		!strings.Contains(err.Error(), "enough") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -372,9 +355,12 @@ func TestOwner(t *testing.T) {
 		user string
 		want string
 	}{
-		{"", "{0 0 [] /root}"}, {"root", "{0 0 [] /root}"}, {"0", "{0 0 [] /root}"}, {"app", "{1000 1001 [50 999] /srv/app}"}, {"1000", "{1000 1001 [50 999] /srv/app}"},
-		{"app:staff", "{1000 50 [] /srv/app}"}, {"1000:7", "{1000 7 [] /srv/app}"}, {"4242", "{4242 0 [] /}"}, {"4242:staff", "{4242 50 [] /}"}, {"app:", "{1000 1001 [50 999] /srv/app}"}, {":staff", "{0 50 [] /root}"},
-		{"nobody", "whom its /etc/passwd does not have"}, {"big", "whom its"}, {"app:nogroup", "its /etc/group does not have"}, {"-1", "whom its"}, {"4294967295", "whom its"},
+		{"", "{0 0 [] /root}"}, {"root", "{0 0 [] /root}"}, {"0", "{0 0 [] /root}"}, {"app", "{1000 1001 [50 999] /srv/app}"},
+		{"1000", "{1000 1001 [50 999] /srv/app}"},
+		{"app:staff", "{1000 50 [] /srv/app}"}, {"1000:7", "{1000 7 [] /srv/app}"}, {"4242", "{4242 0 [] /}"},
+		{"4242:staff", "{4242 50 [] /}"}, {"app:", "{1000 1001 [50 999] /srv/app}"}, {":staff", "{0 50 [] /root}"},
+		{"nobody", "whom its /etc/passwd does not have"}, {"big", "whom its"},
+		{"app:nogroup", "its /etc/group does not have"}, {"-1", "whom its"}, {"4294967295", "whom its"},
 	} {
 		im := imageOf(tarOf(t, dir("etc"), text("etc/passwd", passwd), text("etc/group", group)))
 		im.Config.User = tt.user
@@ -408,11 +394,25 @@ func TestOwnerByLinks(t *testing.T) {
 		layers    [][]byte
 	}{
 		{"an absolute link", "", [][]byte{tarOf(t, text("store/users", passwd), symlink("etc/passwd", "/store/users"))}},
-		{"a relative link in a folder that is one", "", [][]byte{tarOf(t, text("store/etc/users", passwd), symlink("store/etc/passwd", "../etc/./users"), symlink("etc", "store/etc"))}},
-		{"links one after the other", "", [][]byte{tarOf(t, text("c", passwd), symlink("b", "c"), symlink("etc/passwd", "../b"))}},
-		{"a link out of the image stays in it", "", [][]byte{tarOf(t, text("users", passwd), symlink("etc/passwd", "../../../users"))}},
+		{
+			why: "a relative link in a folder that is one",
+			layers: [][]byte{tarOf(t, text("store/etc/users", passwd), symlink("store/etc/passwd", "../etc/./users"),
+				symlink("etc", "store/etc"))},
+		},
+		{
+			why:    "links one after the other",
+			layers: [][]byte{tarOf(t, text("c", passwd), symlink("b", "c"), symlink("etc/passwd", "../b"))},
+		},
+		{
+			why:    "a link out of the image stays in it",
+			layers: [][]byte{tarOf(t, text("users", passwd), symlink("etc/passwd", "../../../users"))},
+		},
 		{"a hard link", "", [][]byte{tarOf(t, text("users", passwd), hardlink("etc/passwd", "users"))}},
-		{"what a layer above has", "", [][]byte{tarOf(t, text("users", "app:x:7:7:::\n"), symlink("etc/passwd", "/users")), tarOf(t, text("users", passwd))}},
+		{
+			why: "what a layer above has",
+			layers: [][]byte{tarOf(t, text("users", "app:x:7:7:::\n"), symlink("etc/passwd", "/users")),
+				tarOf(t, text("users", passwd))},
+		},
 		{"to each other", "whom its", [][]byte{tarOf(t, symlink("etc/passwd", "group"), symlink("etc/group", "passwd"))}},
 		{"to nothing", "whom its", [][]byte{tarOf(t, symlink("etc/passwd", "/none/users"))}},
 		{"to a folder", "whom its", [][]byte{tarOf(t, dir("etc"), symlink("etc/passwd", "."))}},
@@ -427,7 +427,8 @@ func TestOwnerByLinks(t *testing.T) {
 			continue
 		}
 		owner, err := im.Owner()
-		if c.says == "" && (err != nil || fmt.Sprint(owner) != "{1000 1001 [] /srv/app}") || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+		if c.says == "" && (err != nil || fmt.Sprint(owner) != "{1000 1001 [] /srv/app}") || c.says != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v %v", c.why, owner, err)
 		}
 	}
@@ -435,9 +436,11 @@ func TestOwnerByLinks(t *testing.T) {
 
 // A working directory is a folder, or is created; no file of the image is replaced by it.
 func TestWorkingDirectory(t *testing.T) {
-	layer := tarOf(t, text("bin/sh", "S"), symlink("run", "bin/sh"), symlink("w", "srv/w"), dir("srv/w"), symlink("gone", "none"))
+	layer := tarOf(t, text("bin/sh", "S"), symlink("run", "bin/sh"), symlink("w", "srv/w"), dir("srv/w"),
+		symlink("gone", "none"))
 	for where, says := range map[string]string{
-		"/bin/sh": "/bin/sh is no folder", "/bin/sh/x": "/bin/sh is no folder", "/run": "/bin/sh is no folder", "/run/deep": "/bin/sh is no folder", "/gone": "", "/gone/deep": "",
+		"/bin/sh": "/bin/sh is no folder", "/bin/sh/x": "/bin/sh is no folder", "/run": "/bin/sh is no folder",
+		"/run/deep": "/bin/sh is no folder", "/gone": "", "/gone/deep": "",
 		"": "", "/": "", "/bin": "", "/w": "", "/w/new/deep": "", "/new": "",
 	} {
 		im := imageOf(layer)
@@ -479,9 +482,12 @@ func (nothing) Read(p []byte) (int, error) {
 
 // A useless layer is not fetched to its end.
 func TestFailedLayer(t *testing.T) {
-	bad := &fetched{Reader: io.MultiReader(bytes.NewReader(tarOf(t, text("../x", "x"))), io.LimitReader(nothing{}, 32<<20))}
-	im := &Image{layers: []layer{{diffID: hashOf(nil), digest: hashOf(nil), open: func() (io.ReadCloser, error) { return bad, nil }}}}
-	if _, _, err := written(t, im, Limits{Bytes: 64 << 20, Entries: 100, Layers: 3}); err == nil || !strings.Contains(err.Error(), "upwards") {
+	bad := &fetched{Reader: io.MultiReader(bytes.NewReader(tarOf(t, text("../x", "x"))),
+		io.LimitReader(nothing{}, 32<<20))}
+	im := &Image{layers: []layer{{diffID: hashOf(nil), digest: hashOf(nil),
+		open: func() (io.ReadCloser, error) { return bad, nil }}}}
+	if _, _, err := written(t, im, Limits{Bytes: 64 << 20, Entries: 100, Layers: 3}); err == nil ||
+		!strings.Contains(err.Error(), "upwards") {
 		t.Error(err)
 	}
 	if bad.read > 1<<20 || !bad.closed {

@@ -266,7 +266,9 @@ func TestAttackApprovalStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(perl, "-e",
-		`use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "control.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
+		`use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; `+
+			`my $s = IO::Socket::UNIX->new(Peer => "control.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; `+
+			`print while <$s>`, string(asked))
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 	var out bytes.Buffer

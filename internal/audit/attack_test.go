@@ -32,6 +32,22 @@ type attackAuditRow struct {
 	want, head string // without and with a head of 8 of the 10 lines
 }
 
+func changedAt(line int) string {
+	return fmt.Sprintf("the audit log's line %d is not what was written, or one before it was taken away", line)
+}
+
+func foreignAt(line int) string {
+	return fmt.Sprintf("the audit log's line %d was not written by unitask, or its hash is gone", line)
+}
+
+func goneFrom(line int) string {
+	return fmt.Sprintf("the audit log's line %d and those behind it are gone", line)
+}
+
+func indexOf(lines int) string {
+	return fmt.Sprintf("the audit log has 10 lines, and its index %d: the index was changed", lines)
+}
+
 // attackAuditRows are the cases of TestAttackAudit.
 func attackAuditRows(
 	change func(string), edit func(lines ...func([]string) []string) func(string), anew func(dir string),
@@ -39,15 +55,18 @@ func attackAuditRows(
 ) []attackAuditRow {
 	return []attackAuditRow{
 		{"nothing", func(string) {}, "10", "10"},
-		{"a line changed", change, "the audit log's line 4 is not what was written, or one before it was taken away", ""},
-		{"a line taken away", edit(func(l []string) []string { return append(l[:3:3], l[4:]...) }), "the audit log's line 4 is not what was written, or one before it was taken away", ""},
-		{"a line put in", edit(func(l []string) []string { return append(append(l[:3:3], "{}\n"), l[3:]...) }), "the audit log's line 4 is not what was written, or one before it was taken away", ""},
-		{"two lines exchanged", edit(func(l []string) []string { l[1], l[2] = l[2], l[1]; return l }), "the audit log's line 2 is not what was written, or one before it was taken away", ""},
-		{"a line put behind", edit(func(l []string) []string { return append(l, "{}\n") }), "the audit log's line 11 was not written by unitask, or its hash is gone", ""},
-		{"the last lines taken away", edit(func(l []string) []string { return l[:7] }), "the audit log's line 8 and those behind it are gone", ""},
-		{"all lines taken away", edit(func(l []string) []string { return nil }), "the audit log's line 1 and those behind it are gone", ""},
-		{"a newline taken away", edit(func(l []string) []string { l[9] = strings.TrimSuffix(l[9], "\n"); return l }), "the audit log's line 10 is not what was written, or one before it was taken away", ""},
-		{"a line changed, and all hashes", func(dir string) { change(dir); anew(dir) }, "10", "the audit log was written anew: its first 8 lines are not those of the head"},
+		{"a line changed", change, changedAt(4), ""},
+		{"a line taken away", edit(func(l []string) []string { return append(l[:3:3], l[4:]...) }), changedAt(4), ""},
+		{"a line put in", edit(func(l []string) []string { return append(append(l[:3:3], "{}\n"), l[3:]...) }), changedAt(4),
+			""},
+		{"two lines exchanged", edit(func(l []string) []string { l[1], l[2] = l[2], l[1]; return l }), changedAt(2), ""},
+		{"a line put behind", edit(func(l []string) []string { return append(l, "{}\n") }), foreignAt(11), ""},
+		{"the last lines taken away", edit(func(l []string) []string { return l[:7] }), goneFrom(8), ""},
+		{"all lines taken away", edit(func(l []string) []string { return nil }), goneFrom(1), ""},
+		{"a newline taken away", edit(func(l []string) []string { l[9] = strings.TrimSuffix(l[9], "\n"); return l }),
+			changedAt(10), ""},
+		{"a line changed, and all hashes", func(dir string) { change(dir); anew(dir) }, "10",
+			"the audit log was written anew: its first 8 lines are not those of the head"},
 		{"a line behind the head changed, and all hashes", func(dir string) {
 			edit(func(l []string) []string { l[8] = "{}\n"; return l })(dir)
 			anew(dir)
@@ -62,15 +81,19 @@ func attackAuditRows(
 			}
 		}, "0", "the audit log's line 1 and those behind it are gone: the head has 8 lines"},
 		{"the folder taken away", func(dir string) { _ = os.RemoveAll(dir) }, "0", "no such file"},
-		{"the hashes taken away", remove("hashes"), "the audit log's line 1 was not written by unitask, or its hash is gone", ""},
-		{"hashes and index taken away", remove("hashes", "index"), "the audit log's line 1 was not written by unitask, or its hash is gone", ""},
-		{"lines and index taken away", remove("log.jsonl", "index"), "the audit log's line 1 and those behind it are gone", ""},
-		{"the index taken away", remove("index"), "the audit log has 10 lines, and its index 0: the index was changed", ""},
-		{"the index cut", func(dir string) { _ = os.Truncate(filepath.Join(dir, "index"), 8) }, "the audit log has 10 lines, and its index 1: the index was changed", ""},
-		{"the index's end changed", func(dir string) { _ = os.WriteFile(filepath.Join(dir, "index"), make([]byte, 80), 0o600) }, "the audit log has 10 lines, and its index 10: the index was changed", ""},
-		{"half a hash more", func(dir string) { appendTo(t, dir, "hashes", []byte{1, 2, 3}) }, "the audit log's line 11 and those behind it are gone", ""},
-		{"a hash cut", func(dir string) { _ = os.Truncate(filepath.Join(dir, "hashes"), hashesEnd(10)-1) }, "the audit log's line 10 was not written by unitask, or its hash is gone", ""},
-		{"half a line put behind", func(dir string) { appendTo(t, dir, "log.jsonl", []byte("{\"kind\"")) }, "the audit log's line 11 was not written by unitask, or its hash is gone", ""},
+		{"the hashes taken away", remove("hashes"), foreignAt(1), ""},
+		{"hashes and index taken away", remove("hashes", "index"), foreignAt(1), ""},
+		{"lines and index taken away", remove("log.jsonl", "index"), goneFrom(1), ""},
+		{"the index taken away", remove("index"), indexOf(0), ""},
+		{"the index cut", func(dir string) { _ = os.Truncate(filepath.Join(dir, "index"), 8) }, indexOf(1), ""},
+		{"the index's end changed", func(dir string) {
+			_ = os.WriteFile(filepath.Join(dir, "index"), make([]byte, 80), 0o600)
+		}, indexOf(10), ""},
+		{"half a hash more", func(dir string) { appendTo(t, dir, "hashes", []byte{1, 2, 3}) }, goneFrom(11), ""},
+		{"a hash cut", func(dir string) { _ = os.Truncate(filepath.Join(dir, "hashes"), hashesEnd(10)-1) }, foreignAt(10),
+			""},
+		{"half a line put behind", func(dir string) { appendTo(t, dir, "log.jsonl", []byte("{\"kind\"")) }, foreignAt(11),
+			""},
 		{"a plan that is none", func(dir string) { appendTo(t, dir, "pending", []byte("{}\n")) }, "10", ""},
 		{"a plan to begin anew", func(dir string) { plan(t, dir, 0, 0, "{}\n") }, "10", ""},
 		{"a plan to cut three lines", func(dir string) { plan(t, dir, 7, 7*93, "{}\n") }, "10", ""},

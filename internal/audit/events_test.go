@@ -31,14 +31,20 @@ func next(t *testing.T, e *Events, after int64) (ids []string, err error) {
 func TestEvents(t *testing.T) {
 	l, dir := filled(t, 3)
 	var event []byte
-	if err := l.Events().Next(2, func(text []byte) error { event = append([]byte(nil), text...); return nil }); err != nil {
+	if err := l.Events().Next(2, func(text []byte) error {
+		event = append([]byte(nil), text...)
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	source := l.Events()
 	if _, err := next(t, source, 0); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"specversion":"1.0","id":"3","source":"` + source.source + `","type":"unitask.run.started","time":"1970-01-01T00:00:02Z","subject":"run2","datacontenttype":"application/json","data":{"schema":1,"time":"1970-01-01T00:00:02Z","kind":"run.started","run":"run2","detail":{"i":2}}}`
+	want := `{"specversion":"1.0","id":"3","source":"` + source.source +
+		`","type":"unitask.run.started","time":"1970-01-01T00:00:02Z","subject":"run2",` +
+		`"datacontenttype":"application/json","data":{"schema":1,"time":"1970-01-01T00:00:02Z","kind":"run.started",` +
+		`"run":"run2","detail":{"i":2}}}`
 	if string(event) != want {
 		t.Errorf("%s\nexpected\n%s", event, want)
 	}
@@ -88,20 +94,28 @@ func TestEvents(t *testing.T) {
 		}
 		ids, err := next(t, e, after)
 		got := fmt.Sprint(ids)
-		if err != nil && strings.Contains(err.Error(), "it is another one now") || err != nil && err.Error() == "the log is another one now" {
+		if err != nil && strings.Contains(err.Error(), "it is another one now") || err != nil &&
+			err.Error() == "the log is another one now" {
 			got = "refused"
 		}
 		attack.Check(t, "events of "+name, "refused", got)
 	}
+	attackBrokenLine(t)
+}
+
+// attackBrokenLine changes a line so that it is no entry.
+func attackBrokenLine(t *testing.T) {
 	broken, at := filled(t, 2)
 	name := filepath.Join(at, linesFile)
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(name, []byte(strings.Replace(string(text), `"kind":"run.started","run":"run1"`, `"kind":{"run.started":1},"r":"run1"`, 1)), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(strings.Replace(string(text), `"kind":"run.started","run":"run1"`,
+		`"kind":{"run.started":1},"r":"run1"`, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ids, err := next(t, broken.Events(), 0)
-	attack.Check(t, "events of a line that is no entry", "[1] line 2 is no entry: `unitask audit verify` says more", fmt.Sprint(ids, " ", err))
+	attack.Check(t, "events of a line that is no entry", "[1] line 2 is no entry: `unitask audit verify` says more",
+		fmt.Sprint(ids, " ", err))
 }

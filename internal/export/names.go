@@ -31,9 +31,12 @@ const moreNames = `
 	eldev repo.bazel build.gn spec_helper.rb rails_helper.rb test_helper.rb test_helper.exs premake4.lua`
 
 // runTests are endings of tests, which tools find by their names.
-var runTests = strings.Fields(`_test.py _test.go _test.rb _spec.rb .test.js .test.jsx .test.ts .test.tsx .test.mjs .test.cjs .test.mts .test.cts
-	.spec.js .spec.jsx .spec.ts .spec.tsx .spec.mjs .spec.cjs .spec.mts .spec.cts _test.exs _test.dart
-	test.php tests.php test.java tests.java it.java test.kt tests.kt test.scala spec.scala test.cs tests.cs tests.swift`)
+var runTests = strings.Fields(`
+	_test.py _test.go _test.rb _spec.rb .test.js .test.jsx .test.ts .test.tsx .test.mjs .test.cjs .test.mts
+	.test.cts .spec.js .spec.jsx .spec.ts .spec.tsx .spec.mjs .spec.cjs .spec.mts .spec.cts _test.exs _test.dart
+	test.php tests.php test.java tests.java it.java test.kt tests.kt test.scala spec.scala test.cs tests.cs
+	tests.swift
+`)
 
 // testedEndings are endings of tests whose names begin with test_.
 var testedEndings = strings.Fields(".py .rb .exs .js .mjs .cjs .ts .lua .pl")

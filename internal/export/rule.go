@@ -36,7 +36,8 @@ func Barred(name string) string {
 		case shortName(strings.TrimRight(strings.SplitN(seen, ":", 2)[0], ". ")):
 			return "a name of the form NAME~1, which FAT and NTFS give to other files too, is not copied"
 		case fold(seen) == "head":
-			return "the name HEAD is not copied: git takes a folder with it for a repository, and runs what its configuration says"
+			return "the name HEAD is not copied: " +
+				"git takes a folder with it for a repository, and runs what its configuration says"
 		case strings.ContainsFunc(part, invisible):
 			return fmt.Sprintf("a name with a character that can't be seen or changes how a line is read (%+q) is not copied",
 				part)
@@ -92,29 +93,37 @@ func RunByTools(name string) bool {
 
 // runFolders are folders whose contents tools run.
 var runFolders = set(
-	"node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
+	"node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins " +
+		"filter_plugins initializers _plugins")
 
 // runEndings are endings of files that tools run, whatever the rest of their names is.
-var runEndings = strings.Fields(`.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props
-	.mk .mak .desktop .lnk .url .webloc .command .tf .nix .code-workspace
-	.tf.json .tofu .tfvars .tfvars.json .gradle .gradle.kts .gradle.dcl .sbt .cmake .bzl .rake .rsp .syso .nims .nimble .iml .ipr
-	.gn .gni .gyp .gypi .do .tup .pro .pri .proj .user
-	.conf.js .conf.cjs .conf.mjs .conf.ts .config.js .config.cjs .config.mjs .config.ts .config.mts .config.cts .config.json`)
+var runEndings = strings.Fields(`
+	.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props .mk .mak
+	.desktop .lnk .url .webloc .command .tf .nix .code-workspace .tf.json .tofu .tfvars .tfvars.json .gradle
+	.gradle.kts .gradle.dcl .sbt .cmake .bzl .rake .rsp .syso .nims .nimble .iml .ipr .gn .gni .gyp .gypi .do .tup
+	.pro .pri .proj .user .conf.js .conf.cjs .conf.mjs .conf.ts .config.js .config.cjs .config.mjs .config.ts
+	.config.mts .config.cts .config.json
+`)
 
 // runNames are names of files, in lower case; .* stands for any ending.
 var runNames = set(`
-	makefile gnumakefile bsdmakefile justfile taskfile.* rakefile gulpfile.* gruntfile.* jakefile.* cakefile earthfile tiltfile snakefile
-	procfile brewfile vagrantfile dockerfile containerfile compose.* docker-compose.* docker-bake.* jenkinsfile pipfile guardfile fastfile dangerfile
-	magefile.go dodo.py fabfile.py tasks.py noxfile.py tox.ini pytest.ini setup.py setup.cfg pyproject.toml conftest.py sitecustomize.py
-	usercustomize.py sconstruct wscript meson.build cmakelists.txt cmakepresets.json configure build build.bazel build.bat workspace
-	workspace.bazel module.bazel buck package.json npm-shrinkwrap.json package-lock.json yarn.lock pnpm-lock.yaml pnpm-workspace.yaml pnpmfile.* lerna.json
-	turbo.json nx.json deno.json deno.jsonc bunfig.toml binding.gyp jsconfig.json tsconfig.json build.rs cargo.toml rust-toolchain rust-toolchain.toml
-	go.mod go.work pom.xml build.xml build.gradle build.gradle.kts settings.gradle settings.gradle.kts gradlew gradlew.bat gradle.properties mvnw
-	mvnw.cmd build.sbt project.clj deps.edn build.zig build.zig.zon mix.exs rebar.config stack.yaml setup.hs package.swift pubspec.yaml gemfile
-	gemfile.lock config.ru composer.json build.pl makefile.pl flake.lock devbox.json mise.toml lefthook.yml lefthook.yaml nuget.config global.json
-	appveyor.yml azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml netlify.toml vercel.json wrangler.toml fly.toml
-	claude.md claude.local.md agents.md agents.override.md agent.md gemini.md qwen.md warp.md codex.md skill.md conventions.md copilot-instructions.md opencode.json
-	opencode.jsonc crush.json mcp.json claude_desktop_config.json autorun.inf desktop.ini unitask.toml` + moreNames)
+	makefile gnumakefile bsdmakefile justfile taskfile.* rakefile gulpfile.* gruntfile.* jakefile.* cakefile
+	earthfile tiltfile snakefile procfile brewfile vagrantfile dockerfile containerfile compose.* docker-compose.*
+	docker-bake.* jenkinsfile pipfile guardfile fastfile dangerfile magefile.go dodo.py fabfile.py tasks.py
+	noxfile.py tox.ini pytest.ini setup.py setup.cfg pyproject.toml conftest.py sitecustomize.py usercustomize.py
+	sconstruct wscript meson.build cmakelists.txt cmakepresets.json configure build build.bazel build.bat
+	workspace workspace.bazel module.bazel buck package.json npm-shrinkwrap.json package-lock.json yarn.lock
+	pnpm-lock.yaml pnpm-workspace.yaml pnpmfile.* lerna.json turbo.json nx.json deno.json deno.jsonc bunfig.toml
+	binding.gyp jsconfig.json tsconfig.json build.rs cargo.toml rust-toolchain rust-toolchain.toml go.mod go.work
+	pom.xml build.xml build.gradle build.gradle.kts settings.gradle settings.gradle.kts gradlew gradlew.bat
+	gradle.properties mvnw mvnw.cmd build.sbt project.clj deps.edn build.zig build.zig.zon mix.exs rebar.config
+	stack.yaml setup.hs package.swift pubspec.yaml gemfile gemfile.lock config.ru composer.json build.pl
+	makefile.pl flake.lock devbox.json mise.toml lefthook.yml lefthook.yaml nuget.config global.json appveyor.yml
+	azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml netlify.toml vercel.json wrangler.toml fly.toml
+	claude.md claude.local.md agents.md agents.override.md agent.md gemini.md qwen.md warp.md codex.md skill.md
+	conventions.md copilot-instructions.md opencode.json opencode.jsonc crush.json mcp.json
+	claude_desktop_config.json autorun.inf desktop.ini unitask.toml
+` + moreNames)
 
 func set(words string) map[string]bool {
 	m := map[string]bool{}

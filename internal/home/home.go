@@ -79,6 +79,6 @@ func (d Dir) Layers() string             { return d.in("layers") }         // la
 func (d Dir) Lock(n string) string       { return d.in("locks", n) }       // a file to lock
 func (d Dir) Packages() string           { return d.in("packages") }       // installed packages of pip and npm
 func (d Dir) Runs() string               { return d.in("runs") }           // records
-func (d Dir) Sessions() string           { return d.in("sessions") }       // paused machines, and the session daemon's socket
+func (d Dir) Sessions() string           { return d.in("sessions") }       // paused machines, the daemon's socket
 func (d Dir) Templates() string          { return d.in("templates") }      // snapshots to clone
 func (d Dir) Vendor(arch string) string  { return d.in("vendor", arch) }   // parts of images

@@ -322,36 +322,44 @@ func TestPassFolder(t *testing.T) {
 	}
 }
 
+// attackFolderOutRows are the cases of TestAttackFolderOut.
+var attackFolderOutRows = []struct {
+	name string
+	list []tar.Header
+	at   string
+	want string // the existing file
+	left string
+}{
+	{"a file", []tar.Header{reg("a", "text")}, "a", "text", ""},
+	{"a program", []tar.Header{{Name: "run", Typeflag: tar.TypeReg, Mode: 0o4755, Uname: "text"}}, "run", "text", ""},
+	{"git's configuration", []tar.Header{dir("repo/"), dir("repo/.git/"), reg("repo/.git/config", "fsmonitor"),
+		reg("repo/a", "text")}, "repo/.git", "nothing", "repo/.git/config"},
+	{"a hook", []tar.Header{{Name: ".git/hooks/post-commit", Typeflag: tar.TypeReg, Mode: 0o755}}, ".git", "nothing",
+		".git/hooks/post-commit"},
+	{"a ceiling", []tar.Header{reg(".unitask.toml", "x")}, ".unitask.toml", "nothing", ".unitask.toml"},
+	{"servers of MCP", []tar.Header{reg("a/.mcp.json", "x")}, "a/.mcp.json", "nothing", "a/.mcp.json"},
+	{"what direnv runs", []tar.Header{reg(".envrc", "x")}, ".envrc", "nothing", ".envrc"},
+	{"another name of a hidden file", []tar.Header{reg(".envrc", "x"), same("plain", ".envrc")}, "plain", "nothing",
+		"plain"},
+	{"a hidden link", []tar.Header{dir("d/"), link(".git", "d")}, ".git", "nothing", ".git"},
+	{"a link to git's configuration", []tar.Header{link("plain", "./.git/config")}, "plain", "nothing", "plain"},
+	{"a link whose target is read from right to left", []tar.Header{link("plain", "a\u202eb")}, "plain", "nothing",
+		"plain"},
+	// like all links
+	{
+		name: "a link upwards",
+		list: []tar.Header{reg("a", "text"), dir("d/"), link("d/plain", ".././a")},
+		at:   "d/plain",
+		want: "text, executable",
+	},
+	{"an option", []tar.Header{reg("-rf", "x")}, "-rf", "nothing", "-rf"},
+	{"a name that is read from right to left", []tar.Header{reg("a\u202eb", "x")}, "a\u202eb", "nothing", "a\u202eb"},
+	{"a name with a line's end", []tar.Header{reg("a\nb", "x")}, "a\nb", "nothing", "a\nb"},
+}
+
 // A folder from a machine follows the rules of everything that leaves one.
 func TestAttackFolderOut(t *testing.T) {
-	for _, row := range []struct {
-		name string
-		list []tar.Header
-		at   string
-		want string // the existing file
-		left string
-	}{
-		{"a file", []tar.Header{reg("a", "text")}, "a", "text", ""},
-		{"a program", []tar.Header{{Name: "run", Typeflag: tar.TypeReg, Mode: 0o4755, Uname: "text"}}, "run", "text", ""},
-		{"git's configuration", []tar.Header{dir("repo/"), dir("repo/.git/"), reg("repo/.git/config", "fsmonitor"),
-			reg("repo/a", "text")}, "repo/.git", "nothing", "repo/.git/config"},
-		{"a hook", []tar.Header{{Name: ".git/hooks/post-commit", Typeflag: tar.TypeReg, Mode: 0o755}}, ".git", "nothing",
-			".git/hooks/post-commit"},
-		{"a ceiling", []tar.Header{reg(".unitask.toml", "x")}, ".unitask.toml", "nothing", ".unitask.toml"},
-		{"servers of MCP", []tar.Header{reg("a/.mcp.json", "x")}, "a/.mcp.json", "nothing", "a/.mcp.json"},
-		{"what direnv runs", []tar.Header{reg(".envrc", "x")}, ".envrc", "nothing", ".envrc"},
-		{"another name of a hidden file", []tar.Header{reg(".envrc", "x"), same("plain", ".envrc")}, "plain", "nothing",
-			"plain"},
-		{"a hidden link", []tar.Header{dir("d/"), link(".git", "d")}, ".git", "nothing", ".git"},
-		{"a link to git's configuration", []tar.Header{link("plain", "./.git/config")}, "plain", "nothing", "plain"},
-		{"a link whose target is read from right to left", []tar.Header{link("plain", "a\u202eb")}, "plain", "nothing",
-			"plain"},
-		// like all links
-		{"a link upwards", []tar.Header{reg("a", "text"), dir("d/"), link("d/plain", ".././a")}, "d/plain", "text, executable", ""},
-		{"an option", []tar.Header{reg("-rf", "x")}, "-rf", "nothing", "-rf"},
-		{"a name that is read from right to left", []tar.Header{reg("a\u202eb", "x")}, "a\u202eb", "nothing", "a\u202eb"},
-		{"a name with a line's end", []tar.Header{reg("a\nb", "x")}, "a\nb", "nothing", "a\nb"},
-	} {
+	for _, row := range attackFolderOutRows {
 		to := filepath.Join(t.TempDir(), "to")
 		left, err := TakeFolder(to, func(w io.Writer) error { _, err := w.Write(tarOf(t, row.list...)); return err })
 		if err != nil {

@@ -66,7 +66,8 @@ func realPath(f *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name = realpath.Stored(name)                                         // a folder that takes names in any case has the one that was asked for
+	// A folder that takes names in any case has the one that was asked for.
+	name = realpath.Stored(name)
 	if now, err := os.Lstat(name); err != nil || !os.SameFile(st, now) { // removed or renamed since
 		return "", errors.New("was moved or removed while it was looked for")
 	}

@@ -124,7 +124,8 @@ const debsAt = "/tmp/unitask-debs"
 
 // debianScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and
 // caches.
-const debianScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
+const debianScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true ` +
+	`PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
 if command -v apt-get >/dev/null; then
 	apt-get -q -y --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 install ` + debsAt +
 	`/*.deb || exit

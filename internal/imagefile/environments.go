@@ -152,7 +152,8 @@ func Read(file, folder string, along []string) (*Environment, error) {
 		default:
 			return nil,
 				fmt.Errorf(
-					"%s: from = %.80q is no image: use %s, a container image's reference, or the name of a file of yours, beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
+					"%s: from = %.80q is no image: use %s, a container image's reference, or the name of a file of yours, "+
+						"beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
 		}
 	}
 }

@@ -20,12 +20,17 @@ import (
 func TestToolWords(t *testing.T) {
 	for name, c := range map[string]struct{ said, begins string }{
 		"a plain error": {"ERROR: No matching distribution found for x\n", "No matching distribution found for x"},
-		"a pip within pip": {"  error: subprocess-exited-with-error\n  \n" +
-			"  × pip subprocess to install build dependencies did not run successfully.\n  │ exit code: 1\n" +
-			"  ╰─> [5 lines of output]\n" +
-			"      WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed'))': /simple/setuptools/\n" +
-			"      ERROR: Could not find a version that satisfies the requirement setuptools\n      [end of output]\n",
-			"no connection: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')); Could not find a version"},
+		"a pip within pip": {
+			said: "  error: subprocess-exited-with-error\n  \n" +
+				"  × pip subprocess to install build dependencies did not run successfully.\n  │ exit code: 1\n" +
+				"  ╰─> [5 lines of output]\n" +
+				"      WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, " +
+				"status=None)) after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: " +
+				"CERTIFICATE_VERIFY_FAILED] self-signed'))': /simple/setuptools/\n" +
+				"      ERROR: Could not find a version that satisfies the requirement setuptools\n      [end of output]\n",
+			begins: "no connection: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')); " +
+				"Could not find a version",
+		},
 		"no compiler for Python": {"  error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory\n" +
 			"  ERROR: Failed building wheel for x\n", "it has no wheel or prebuilt binary"},
 		"no compiler for npm": {"npm error code 1\nnpm error gyp ERR! find Python\n",
@@ -62,7 +67,8 @@ func TestAttackToolWords(t *testing.T) {
 		"pip's index": "ERROR: Could not open requirements file: https://someuser:verysecret@pypi.example/simple/x\n",
 		"pip's proxy": "WARNING: Retrying (Retry(total=0)) after connection broken by 'ProxyError('Cannot connect to proxy " +
 			"http://someuser:verysecret@proxy.example:3128', OSError())': /simple/x/\nERROR: No matching distribution\n",
-		"a signed wheel": "ERROR: HTTP error 403 while getting https://files.example/x.whl?X-Amz-Signature=verysecret&u=someuser\n",
+		"a signed wheel": "ERROR: HTTP error 403 while getting " +
+			"https://files.example/x.whl?X-Amz-Signature=verysecret&u=someuser\n",
 		"npm's registry": "npm error request to https://someuser:verysecret@npm.example/x failed\n",
 		"cut in a login": "npm error " + strings.Repeat("x", MaxToolError-20) +
 			" https://someuser:verysecret@npm.example/x failed\n",

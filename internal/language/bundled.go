@@ -80,14 +80,16 @@ var Interpreted = []*Language{
 			{
 				Payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
-				About:   "Debian's CPython {python} with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
+				About: "Debian's CPython {python} with its whole standard library, tzdata, OpenSSL, SQLite and readline. " +
+					"No packages of pip.",
 			},
 			{
 				Payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders,
 					python.DataFiles(), python.Modules, python.Packages)),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"},
 					Patience: python.DataPatience},
-				About: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
+				About: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, " +
+					"scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
 				modules: python.DataModules,
 			},
@@ -109,7 +111,8 @@ var Interpreted = []*Language{
 				Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
 			},
 			program: machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
-			About:   "Debian's Bash {bash} with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz, bzip2, less, patch. No package manager.",
+			About: "Debian's Bash {bash} with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, " +
+				"sqlite3, zip, tar, gzip, xz, bzip2, less, patch. No package manager.",
 		}},
 		CheckArg: shell.CheckArg, NeedsProcess: shell.NeedsProcess, Process: shell.Process, Refused: shell.Refused,
 		OutOfMemory: shell.OutOfMemory, Check: shell.Check, Missing: shell.MissingModule,
@@ -125,7 +128,8 @@ var Interpreted = []*Language{
 			},
 			program: machine.Program{Rehearsal: guest.Rehearsal{Text: golang.Rehearsal, File: "code.go", Comment: "//"},
 				Patience: golang.Patience},
-			About: "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
+			About: "Go 1.26 with its whole standard library, compiled: one file, as by go run. " +
+				"No modules but those in a vendor folder, no cgo.",
 		}},
 		CheckArg: golang.CheckArg, NeedsProcess: golang.NeedsProcess, Process: golang.Process, Refused: golang.Refused,
 		OutOfMemory: golang.OutOfMemory, MemoryHint: golang.MemoryHint, Check: golang.Check, Missing: golang.MissingModule,

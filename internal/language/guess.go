@@ -42,7 +42,8 @@ var signs = []sign{
 		`^(?:if|while|until|elif) (?:\[\[? |! ?\[)`, `^set -[a-zA-Z]+`, `^(?:then|do)$`,
 		`<<-?['"]?[A-Z_]+['"]?$`)},
 	{"shell", 2, either(
-		`^(?:echo|printf|cd|mkdir|rm|cp|mv|cat|grep|ls|chmod|touch|sudo|curl|git|tar|find|sed|awk|source|local|head|tail|wc|sort|apt-get|unset|trap|exec|shift) [-\w"'$/~.*]`)},
+		`^(?:echo|printf|cd|mkdir|rm|cp|mv|cat|grep|ls|chmod|touch|sudo|` +
+			`curl|git|tar|find|sed|awk|source|local|head|tail|wc|sort|apt-get|unset|trap|exec|shift) [-\w"'$/~.*]`)},
 	{"shell", 2, either(`^\w+\(\) *\{`, `^export [A-Z_]+=`, `\$\(\w+ `, `^[A-Za-z_]\w*="?\$[\w({]`,
 		`\| *(?:grep|sed|awk|sort|head|tail|wc|tr|cut|xargs|uniq)\b`, `"\$[@\w{]`)},
 }

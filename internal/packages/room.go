@@ -113,7 +113,8 @@ func (s *Store) room(l *Lock) error {
 	}
 	if over() {
 		return fmt.Errorf(
-			"packages of runs that are under way take the room that there is for packages, %d MiB for %d sets of them: wait until some have ended", s.MaxBytes>>20, s.MaxMany)
+			"packages of runs that are under way take the room that there is for packages, %d MiB for %d sets of them: "+
+				"wait until some have ended", s.MaxBytes>>20, s.MaxMany)
 	}
 	return nil
 }

@@ -173,7 +173,8 @@ func CheckGuestPath(field, p string) error {
 	case strings.ContainsRune(p, 0) || len(p) > hostfiles.MaxPath:
 		reason = fmt.Sprintf("must have no NUL byte and at most %d bytes", hostfiles.MaxPath)
 	case reserved(path.Clean(p)):
-		reason = "is not a path the guest can have: it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself; give another one"
+		reason = "is not a path the guest can have: " +
+			"it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself; give another one"
 	default:
 		return nil
 	}

@@ -82,7 +82,8 @@ func (v View) is(name string) bool { return name != "" && (v.ID == name || v.Nam
 func (v View) lostError() error {
 	return &Error{Code: CodeGone,
 		Message: fmt.Sprintf(
-			"session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
+			"session %s is lost: the process that held it was killed before it was paused, and its machine with it; "+
+				"its steps' records remain", v.ID)}
 }
 
 // list returns the live sessions, and those that are away.

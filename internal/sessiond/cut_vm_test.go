@@ -76,7 +76,8 @@ func TestCut(t *testing.T) {
 	files := func() string {
 		_, out := ask(Request{Op: OpExec, Session: "build",
 			Command: &Command{Args: []string{"sh", "-c",
-				"if [ -e whole ]; then stat -c 'whole? %s' whole; rm whole; fi; find . | sort; cat old; ps -e -o args= | grep -c '[t]ar -x'"}}}, "")
+				"if [ -e whole ]; then stat -c 'whole? %s' whole; rm whole; fi; find . | sort; cat old; " +
+					"ps -e -o args= | grep -c '[t]ar -x'"}}}, "")
 		return out
 	}
 	largeSteps(t, home)

@@ -207,7 +207,8 @@ func (v *Vault) parse(source string) (func(context.Context) (string, error), err
 		case !known:
 			return nil,
 				fmt.Errorf(
-					"%.100q: the home's configuration has no helper %.50q: secretHelpers.%s = [\"PROGRAM\", \"ARGUMENT\", \"%s\"] allows it", source, name, name, place)
+					"%.100q: the home's configuration has no helper %.50q: "+
+						"secretHelpers.%s = [\"PROGRAM\", \"ARGUMENT\", \"%s\"] allows it", source, name, name, place)
 		case what == "" || strings.HasPrefix(what, "-"):
 			return nil, fmt.Errorf("%.100q: what follows cmd:%s: is what the helper is asked for, and begins with no -", source,
 				name)

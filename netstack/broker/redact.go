@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/internal/entropy"
 )
 
-// Limits on what the guest can learn about a value from the redaction. The guest can make a server answer any text, so a
-// filter reveals which guesses are right. Hence:
+// Limits on what the guest can learn about a value from the redaction. The guest can make a server answer any text, so
+// a filter reveals which guesses are right. Hence:
 //
 //   - An answer is searched only for secrets that are bound to its host, and only for values that
 //     can't be guessed (package entropy).

@@ -169,7 +169,8 @@ func TestAttackSigV4(t *testing.T) {
 	})
 	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}}}})
 	client := r.client(false)
-	const good = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-central-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature="
+	const good = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-central-1/s3/aws4_request, " +
+		"SignedHeaders=host;x-amz-date, Signature="
 	signature := strings.Repeat("0", 64)
 	for _, row := range []struct {
 		name, authorization string
@@ -249,8 +250,16 @@ func TestSigV4Botocore(t *testing.T) {
 			`{"TableName":"x"}`, false},
 		{"GET", "/v1/a%20b/c%2Fd?z=1&a=2&a=1&empty=", "execute-api", "host;x-amz-date",
 			"f77de83ecf1c71beb1cdd83786a33213a7b1faa484896b2b2c37cd28c06b2990", nil, empty, false},
-		{"GET", "/bucket/a%20b?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAEXAMPLE%2F20260102%2Feu-central-1%2Fs3%2Faws4_request&X-Amz-Date=20260102T030405Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Signature=be9981df4f70036160f5908917ff854b904479192d3d9eabb8cfe33f15c3a300",
-			"", "", "be9981df4f70036160f5908917ff854b904479192d3d9eabb8cfe33f15c3a300", nil, "UNSIGNED-PAYLOAD", true},
+		{
+			method: "GET",
+			target: "/bucket/a%20b?X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
+				"X-Amz-Credential=AKIAEXAMPLE%2F20260102%2Feu-central-1%2Fs3%2Faws4_request&" +
+				"X-Amz-Date=20260102T030405Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host" +
+				"&X-Amz-Signature=be9981df4f70036160f5908917ff854b904479192d3d9eabb8cfe33f15c3a300",
+			signature: "be9981df4f70036160f5908917ff854b904479192d3d9eabb8cfe33f15c3a300",
+			body:      "UNSIGNED-PAYLOAD",
+			once:      true,
+		},
 	} {
 		r := httptest.NewRequest(row.method, "https://api.example.com"+row.target, nil)
 		for name, value := range row.header {
@@ -280,7 +289,8 @@ func FuzzSignature(f *testing.F) {
 	f.Add("AWS4-HMAC-SHA256 Credential=a/b/c/d/aws4_request, SignedHeaders=host, Signature="+strings.Repeat("0", 64),
 		"a=b&X-Amz-Date=x&%zz", "/a%2Fb")
 	f.Add("",
-		"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/d/aws4_request&X-Amz-SignedHeaders=host;;&X-Amz-Signature=00", "")
+		"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/d/aws4_request&"+
+			"X-Amz-SignedHeaders=host;;&X-Amz-Signature=00", "")
 	f.Fuzz(func(t *testing.T, authorization, query, path string) {
 		h := http.Header{"Authorization": {authorization}, "X-Amz-Date": {"x"}}
 		s, err := signatureOf(h, query)

@@ -119,7 +119,8 @@ func attackAs(t *testing.T, program string, open bool, landlock int, how ...stri
 	return a
 }
 
-const allLayers = "network pid ipc uts cgroup filesystem sealed groups user capabilities no-new-privileges landlock seccomp"
+const allLayers = "network pid ipc uts cgroup filesystem sealed groups user capabilities no-new-privileges landlock " +
+	"seccomp"
 
 var noNamespaces = []string{Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User}
 

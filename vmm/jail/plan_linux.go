@@ -26,7 +26,8 @@ type level struct {
 }
 
 // spaces are the namespaces of every level that uses namespaces.
-const spaces = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP
+const spaces = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID |
+	unix.CLONE_NEWCGROUP
 
 // ambient are the capabilities that a stage that is not root needs in its own user namespace.
 var ambient = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP}

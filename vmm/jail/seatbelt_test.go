@@ -15,22 +15,34 @@ func TestSeatbelt(t *testing.T) {
 		listens bool
 		want    []string
 	}{
-		"Homebrew": {brew, []string{"/Users/ada/.unitask/images/a/root.img"}, false, []string{
-			`process-exec (literal "` + brew + `")`,
-			`file-read* (literal "` + brew + `") (literal "/Users/ada/.unitask/images/a/root.img")` + brewFolders,
-			`file-map-executable (literal "` + brew + `")` + brewFolders,
-			`file-read-metadata (literal "/") (literal "/Users") (literal "/Users/ada") (literal "/Users/ada/.unitask") (literal "/Users/ada/.unitask/images")` +
-				` (literal "/Users/ada/.unitask/images/a") (literal "/opt") (literal "/opt/homebrew") (literal "/opt/homebrew/Cellar") (literal "/opt/homebrew/Cellar/qemu")` +
-				` (literal "/opt/homebrew/Cellar/qemu/10.0.3") (literal "/opt/homebrew/Cellar/qemu/10.0.3/bin") (literal "/opt/homebrew/share")`,
-		}},
-		"MacPorts, a console, a name that would end the string": {"/opt/local/bin/qemu",
-			[]string{`/a")(allow default)`, `/b\`}, true, []string{
+		"Homebrew": {
+			program: brew,
+			reads:   []string{"/Users/ada/.unitask/images/a/root.img"},
+			want: []string{
+				`process-exec (literal "` + brew + `")`,
+				`file-read* (literal "` + brew + `") (literal "/Users/ada/.unitask/images/a/root.img")` + brewFolders,
+				`file-map-executable (literal "` + brew + `")` + brewFolders,
+				`file-read-metadata (literal "/") (literal "/Users") (literal "/Users/ada") (literal "/Users/ada/.unitask") ` +
+					`(literal "/Users/ada/.unitask/images")` +
+					` (literal "/Users/ada/.unitask/images/a") (literal "/opt") (literal "/opt/homebrew") (literal ` +
+					`"/opt/homebrew/Cellar") (literal "/opt/homebrew/Cellar/qemu")` +
+					` (literal "/opt/homebrew/Cellar/qemu/10.0.3") (literal "/opt/homebrew/Cellar/qemu/10.0.3/bin") (literal ` +
+					`"/opt/homebrew/share")`,
+			},
+		},
+		"MacPorts, a console, a name that would end the string": {
+			program: "/opt/local/bin/qemu",
+			reads:   []string{`/a")(allow default)`, `/b\`},
+			listens: true,
+			want: []string{
 				`process-exec (literal "/opt/local/bin/qemu")`,
 				`file-read* (literal "/opt/local/bin/qemu") (literal "/a\")(allow default)") (literal "/b\\")` + portFolders,
 				`file-map-executable (literal "/opt/local/bin/qemu")` + portFolders,
-				`file-read-metadata (literal "/") (literal "/opt") (literal "/opt/local") (literal "/opt/local/bin") (literal "/opt/local/share")`,
+				`file-read-metadata (literal "/") (literal "/opt") (literal "/opt/local") (literal "/opt/local/bin") (literal ` +
+					`"/opt/local/share")`,
 				`network-inbound (local unix-socket)`,
-			}},
+			},
+		},
 	} {
 		want := []string{"(version 1)", "(deny default)", `(import "system.sb")`}
 		for _, rule := range append(c.want, "sysctl-read", "signal (target self)", "dynamic-code-generation",
@@ -51,6 +63,7 @@ func TestSeatbelt(t *testing.T) {
 }
 
 const (
-	brewFolders = ` (subpath "/opt/homebrew/lib") (subpath "/opt/homebrew/libexec") (subpath "/opt/homebrew/share/qemu") (subpath "/opt/homebrew/Cellar") (subpath "/opt/homebrew/opt")`
+	brewFolders = ` (subpath "/opt/homebrew/lib") (subpath "/opt/homebrew/libexec") (subpath ` +
+		`"/opt/homebrew/share/qemu") (subpath "/opt/homebrew/Cellar") (subpath "/opt/homebrew/opt")`
 	portFolders = ` (subpath "/opt/local/lib") (subpath "/opt/local/libexec") (subpath "/opt/local/share/qemu")`
 )

@@ -98,7 +98,7 @@ var refused = []struct {
 }{
 	{unix.SYS_CLONE3, unix.ENOSYS}, // a filter can't see its flags; clone follows
 	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
-	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // no limit counts unmapped data in a memory file; QEMU is passed its memory file
+	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // no limit counts its unmapped data; QEMU is passed its memory file
 	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could install its own filter
 	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as in a kernel without NUMA, which QEMU accepts
 	{unix.SYS_MBIND, unix.ENOSYS},
@@ -131,8 +131,10 @@ type conditional struct {
 const opensNew = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_TMPFILE&^unix.O_DIRECTORY
 
 func conditionals(s Spec) []conditional {
-	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
-	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
+	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND |
+		unix.CLONE_THREAD | unix.CLONE_SYSVSEM
+	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID |
+		unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
 	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
 	flags := condition{2, opensNew, []uint32{0}, false}
 	if s.Given != nil { // all except the one that the listener is asked about

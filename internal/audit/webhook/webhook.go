@@ -70,7 +70,8 @@ func (h *Hook) check() error {
 		return errors.New("its url is none of https: use one like https://hooks.example.com/unitask")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return errors.New(
-			"its url is of http, by which others could read what is sent: use https, which only this machine's own receivers need not")
+			"its url is of http, by which others could read what is sent: " +
+				"use https, which only this machine's own receivers need not")
 	}
 	if _, err := h.key(); err != nil {
 		return err

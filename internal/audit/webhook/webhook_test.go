@@ -207,23 +207,32 @@ func TestAttackReceiver(t *testing.T) {
 		tries   int
 		said    string
 	}{
-		"is dead":                               {nil, maxTries, "connection refused"},
-		"hangs":                                 {func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); <-r.Context().Done() }, maxTries, "Client.Timeout"},
+		"is dead": {nil, maxTries, "connection refused"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		}, maxTries, "Client.Timeout"},
 		"fails":                                 {status(500), maxTries, "answered 500"},
 		"says to try again in a thousand years": {status(503, "Retry-After", "31536000000"), maxTries, "answered 503"},
 		"says to try again before now":          {status(429, "Retry-After", "-5"), maxTries, "answered 429"},
 		"is gone":                               {status(410), 1, "answered 410"},
 		"refuses":                               {status(400), 1, "answered 400"},
-		"redirects to a private address":        {status(307, "Location", private.URL), 1, "answered 307, a redirect, which is not followed"},
-		"redirects to itself":                   {status(302, "Location", "/"), 1, "answered 302"},
-		"answers 1 GiB":                         {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.CopyN(w, endless{}, 1<<30) }, 1, ""},
-		"fails with 1 GiB":                      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); _, _ = io.CopyN(w, endless{}, 1<<30) }, maxTries, "answered 500"},
-		"answers a header without end":          {status(200, "X", strings.Repeat("x", 1<<20)), maxTries, "exceeded"},
-		"breaks off":                            {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, maxTries, "EOF"},
-		"says it switches protocols":            {status(101), 1, "answered 101"},
+		"redirects to a private address": {status(307, "Location", private.URL), 1,
+			"answered 307, a redirect, which is not followed"},
+		"redirects to itself": {status(302, "Location", "/"), 1, "answered 302"},
+		"answers 1 GiB": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.CopyN(w, endless{}, 1<<30)
+		}, 1, ""},
+		"fails with 1 GiB": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(500)
+			_, _ = io.CopyN(w, endless{}, 1<<30)
+		}, maxTries, "answered 500"},
+		"answers a header without end": {status(200, "X", strings.Repeat("x", 1<<20)), maxTries, "exceeded"},
+		"breaks off": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			maxTries, "EOF"},
+		"says it switches protocols": {status(101), 1, "answered 101"},
 	} {
-		home := t.TempDir()
-		tries, url := atomic.Int64{}, "http://"+none.Addr().String()
+		home, tries, url := t.TempDir(), atomic.Int64{}, "http://"+none.Addr().String()
 		if row.handler != nil {
 			hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				tries.Add(1)

@@ -1,0 +1,2 @@
+
+		const babel = require('@babel/core'); console.log(babel.transformSync('class A { #p = 1; async *g() { yield* [this.#p ?? 2]; } } export const { a, ...rest } = await 1;'.replace(' await 1', ' {a: 1}'), { presets: [['@babel/preset-env', { targets: 'ie 11' }]], configFile: false, babelrc: false, filename: 'x.js' }).code.length > 2000, babel.parseSync('a?.b', { configFile: false }).program.body[0].expression.type)

@@ -1,0 +1,3 @@
+
+		import * as d3 from 'd3'; const data = d3.range(1000).map((i) => ({ x: i, y: Math.round(1000 * Math.sin(i / 50)), g: 'abc'[i % 3] }));
+		console.log(d3.rollups(data, (v) => d3.mean(v, (d) => d.y).toFixed(6), (d) => d.g), d3.scaleLinear([0, 1000], [0, 500]).ticks(5), d3.line().x((d) => d.x).y((d) => d.y)(data).length, d3.hierarchy({ children: [{ v: 2 }, { v: 3 }] }).sum((d) => d.v ?? 0).value, d3.csvParse('a,b\n1,2').columns)

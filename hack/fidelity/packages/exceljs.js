@@ -1,0 +1,3 @@
+
+		const ExcelJS = require('exceljs'); (async () => { const w = new ExcelJS.Workbook(), s = w.addWorksheet('S'); s.columns = [{ header: 'A', key: 'a' }, { header: 'B', key: 'b' }]; for (let i = 0; i < 500; i++) s.addRow({ a: i, b: { formula: 'A' + (i + 2) + '*2', result: i * 2 } });
+		await w.xlsx.writeFile('/tmp/x.xlsx'); const r = new ExcelJS.Workbook(); await r.xlsx.readFile('/tmp/x.xlsx'); let sum = 0; r.getWorksheet('S').eachRow((row, n) => { if (n > 1) sum += row.getCell(2).result }); console.log(sum, r.getWorksheet('S').rowCount) })()

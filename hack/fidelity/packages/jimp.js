@@ -1,0 +1,3 @@
+
+		const { Jimp } = require('jimp'), crypto = require('crypto'); (async () => { const i = new Jimp({ width: 120, height: 80, color: 0x336699ff }); for (let x = 0; x < 120; x++) i.setPixelColor(0xff0000ff, x, x % 80); i.resize({ w: 60, h: 40 }).greyscale().rotate(180);
+		const buf = await i.getBuffer('image/png'), back = await Jimp.read(buf); console.log(back.width, back.height, crypto.createHash('sha256').update(back.bitmap.data).digest('hex')) })()

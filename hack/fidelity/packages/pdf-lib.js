@@ -1,0 +1,3 @@
+
+		const { PDFDocument, StandardFonts, rgb } = require('pdf-lib'); (async () => { const d = await PDFDocument.create(); d.setCreationDate(new Date(0)); d.setModificationDate(new Date(0)); const f = await d.embedFont(StandardFonts.Helvetica);
+		for (let i = 0; i < 20; i++) d.addPage([300, 300]).drawText('page ' + i, { x: 50, y: 150, size: 20, font: f, color: rgb(0, 0.5, 1) }); const bytes = await d.save(); const back = await PDFDocument.load(bytes); console.log(bytes.length, back.getPageCount(), f.widthOfTextAtSize('width', 12)) })()

@@ -1,0 +1,3 @@
+
+		const sharp = require('sharp'); (async () => { const img = await sharp({ create: { width: 400, height: 300, channels: 3, background: '#336699' } }).composite([{ input: { create: { width: 50, height: 50, channels: 4, background: '#f008' } }, left: 10, top: 20 }]).png().toBuffer();
+		const m = await sharp(img).resize(100).rotate(90).webp({ quality: 80 }).toBuffer({ resolveWithObject: true }); console.log(m.info.width, m.info.height, m.info.format, (await sharp(img).raw().toBuffer()).subarray(0, 6), (await sharp(img).stats()).channels.map((c) => c.min)) })()

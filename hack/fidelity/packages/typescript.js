@@ -1,0 +1,4 @@
+
+		const ts = require('typescript'), fs = require('fs'); fs.mkdirSync('/tmp/ts', { recursive: true }); fs.writeFileSync('/tmp/ts/a.ts', 'import { f } from "./b"; const n: string = f(1); export class C<T> { constructor(readonly x: T) {} } console.log(n);'); fs.writeFileSync('/tmp/ts/b.ts', 'export const f = (x: number) => x ** 2;');
+		const program = ts.createProgram(['/tmp/ts/a.ts'], { target: ts.ScriptTarget.ES2015, module: ts.ModuleKind.CommonJS, outDir: '/tmp/ts/out', types: [] });
+		console.log(ts.getPreEmitDiagnostics(program).map((d) => d.code + ' ' + ts.flattenDiagnosticMessageText(d.messageText, ' ')), program.emit().emitSkipped, fs.readdirSync('/tmp/ts/out'), fs.readFileSync('/tmp/ts/out/a.js', 'utf8'))
