@@ -60,7 +60,10 @@ func askerOf(call context.Context, caller unitask.Caller, req *sdk.CallToolReque
 // canAsk reports whether the client of a call can show its user a form. It must be our own user's client.
 func canAsk(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	can := req.ClientCapabilities()
-	return !remote(caller) && can != nil && can.Elicitation != nil
+	if remote(caller) || can == nil || can.Elicitation == nil {
+		return false
+	}
+	return can.Elicitation.Form != nil || can.Elicitation.URL == nil // a client that names no mode shows forms
 }
 
 // askFirst has a call's user asked about each host that the call names, if the client can ask and no ceiling says

@@ -43,6 +43,16 @@ func TestAttackApprovalAnswers(t *testing.T) {
 	} {
 		attack.Check(t, "a client's answer: "+row.name, string(row.want), string(mcp.Verdict(row.res, row.err)))
 	}
+	for how, want := range map[string]bool{`{}`: true, `{"form":{}}`: true, `{"form":{},"url":{}}`: true,
+		`{"url":{}}`: false} {
+		var capability map[string]any
+		if err := json.Unmarshal([]byte(how), &capability); err != nil {
+			t.Fatal(err)
+		}
+		if got := mcp.AsksBy(capability); got != want {
+			t.Errorf("a client with elicitation %s is asked: %t", how, got)
+		}
+	}
 	for _, via := range []struct {
 		name  string
 		asked bool

@@ -126,8 +126,16 @@ func AskFirst(s *Server, via record.Via, form bool, hosts ...string) (open, aske
 	return run.AllowNet, run.Ask
 }
 
-func canShowForms() sdk.Meta {
-	return sdk.Meta{sdk.MetaKeyClientCapabilities: map[string]any{"elicitation": map[string]any{}}}
+func canShowForms() sdk.Meta { return canElicit(map[string]any{}) }
+
+func canElicit(how map[string]any) sdk.Meta {
+	return sdk.Meta{sdk.MetaKeyClientCapabilities: map[string]any{"elicitation": how}}
+}
+
+// AsksBy reports whether a client of our own user is asked that has this elicitation capability.
+func AsksBy(how map[string]any) bool {
+	req := &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{Meta: canElicit(how)}}
+	return canAsk(unitask.Caller{Via: unitask.ViaMCP}, req)
 }
 
 // Verdict returns the meaning of a client's answer to a question. Asks reports whether a caller's client is asked.
