@@ -148,10 +148,11 @@ func missingModule(f Facts) *run.Hint {
 		with = "a new session with "
 	}
 	var ways []string
-	spec, other := f.Language.PackageOf(name), f.Language.ImageWith(name)
-	if other != "" && f.Image != nil && other == f.Image.Payload.Name {
+	if f.Image != nil && f.Image.Has(name) {
 		return nil // the module exists, and something in it is missing
-	} else if other != "" {
+	}
+	spec, other := f.Language.PackageOf(name), f.Language.ImageWith(name, f.Image)
+	if other != "" {
 		h.Ask("image")
 		ways = append(ways, with+"--image "+other+" has it")
 	}

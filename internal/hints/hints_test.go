@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -154,6 +155,34 @@ func TestMissing(t *testing.T) {
 		}
 		if f.Failed = false; Of(f) != nil {
 			t.Errorf("%s: got %+v for code that ended well", row.name, Of(f))
+		}
+	}
+}
+
+// The image of a hint has the version of the language that the run has. An image that has the module needs no other.
+func TestMissingInOlder(t *testing.T) {
+	of := func(name, base string) *language.Image {
+		l := language.OfImage(base)
+		im := *l.Image(base)
+		if im.Payload.Name = name; name != base {
+			im.Payload.Custom = &image.Custom{Base: base}
+		}
+		return &im
+	}
+	for _, row := range []struct{ name, base, want string }{
+		{"python", "python", "data"}, {"python@3.11", "python@3.11", "data@3.11"}, {"own", "python", "data"},
+		{"own", "python@3.11", "data@3.11"}, {"python", "python@3.11", "data@3.11"}, {"data", "python@3.11", "data@3.11"},
+		{"data", "data", ""}, {"data@3.11", "data@3.11", ""}, {"own", "data", ""}, {"own", "data@3.11", ""},
+	} {
+		f := facts(t, "python", "import numpy.none", "ModuleNotFoundError: No module named 'numpy.none'")
+		f.Image = of(row.name, row.base)
+		got := ""
+		if list := Of(f); len(list) > 0 {
+			_, got, _ = strings.Cut(list[0].Text, "--image ")
+			got, _, _ = strings.Cut(got, " ")
+		}
+		if got != row.want {
+			t.Errorf("%s over %s: %q, want %q", row.name, row.base, got, row.want)
 		}
 	}
 }
