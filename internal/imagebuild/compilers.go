@@ -80,8 +80,8 @@ func wrongBase(env *imagefile.Environment, bundled string) error {
 	if len(env.Chain) > 1 && filepath.Base(env.Chain[1]) == bundled+imagefile.Extension {
 		remedy = fmt.Sprintf("%s hides the bundled image: give that file another name", env.Chain[1])
 	}
-	return fmt.Errorf("%s: it begins with %q, and not with the bundled %s, whose packages are to be compiled: %s", env.File,
-		env.From, bundled, remedy)
+	return fmt.Errorf("%s: it begins with %q, and not with the bundled %s, whose packages are to be compiled: %s",
+		env.File, env.From, bundled, remedy)
 }
 
 // compiles reports whether an image over base compiles packages for the language's image of that name.
