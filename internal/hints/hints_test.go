@@ -202,6 +202,28 @@ func TestMissingDenied(t *testing.T) {
 	}
 }
 
+// A hint about an image says whether the ceiling allows it.
+func TestMissingImageDenied(t *testing.T) {
+	for ceiling, want := range map[string]string{
+		`images = ["python"]`: "numpy is not in the machine: --image data has it, " +
+			"but c.toml does not allow that (key images); --with pip:numpy installs it, if it is a package",
+		"images = [\"python\"]\npackages = []": "numpy is not in the machine: --image data has it, " +
+			"but c.toml does not allow that (key images); --with pip:numpy would install it, " +
+			"but c.toml does not allow that (key packages)",
+		`images = ["python", "data"]`: "numpy is not in the machine: --image data has it; " +
+			"--with pip:numpy installs it, if it is a package",
+	} {
+		f := facts(t, "python", "import numpy", "ModuleNotFoundError: No module named 'numpy'")
+		var err error
+		if f.Ceiling, err = policy.ParseCeiling("c.toml", []byte(ceiling)); err != nil {
+			t.Fatal(err)
+		}
+		if got := Of(f); len(got) != 1 || got[0].Text != want {
+			t.Errorf("%s: got %+v, want %s", ceiling, got, want)
+		}
+	}
+}
+
 // A step's hints do not suggest what only the start of a session can grant.
 func TestMissingInSession(t *testing.T) {
 	f := facts(t, "python", "", "ModuleNotFoundError: No module named 'requests'")
