@@ -278,5 +278,12 @@ func TestAttackAptRelease(t *testing.T) {
 			got = "refused"
 		}
 		attack.Check(t, "a mirror has "+other+" in place of "+asked, "refused", got)
+		server.Server.Close() // apt continues with the lists that it has
+		if err := a.prepare(t.Context(), nil); err == nil {
+			if list, err := a.resolve(t.Context(), []string{"tool"}); err == nil {
+				got = fmt.Sprint("took ", list)
+			}
+		}
+		attack.Check(t, "a mirror has "+other+" in place of "+asked+", and then fails", "refused", got)
 	}
 }

@@ -223,6 +223,7 @@ func (a *debApt) prepare(ctx context.Context, status []byte) error {
 	if m := debOther.FindStringSubmatch(errs); m != nil && err == nil && a.sources != "" {
 		// apt only warns. Archives sign a release with the keys of the one before, too.
 		err = fmt.Errorf("the mirror has another release in place of %s: %s", a.release, bounded.Said(m[1], maxAptError))
+		return errors.Join(err, os.RemoveAll(filepath.Join(a.state, "lists"))) // apt would use them later
 	}
 	return err
 }
