@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -249,5 +250,40 @@ func TestAptSources(t *testing.T) {
 		if st.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v", name, st.Mode())
 		}
+	}
+}
+
+// apt only warns of an index of another release, and the newer release's index is signed with the older one's keys,
+// too. So a mirror could give an image the packages of another release.
+func TestAttackAptRelease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts apt; not in -short")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("no apt-get on this machine")
+	}
+	for asked, other := range map[string]string{Bookworm: Release, Release: Bookworm} {
+		server := debiantest.New(t)
+		server.Add(t, other, string(HostArch()), debiantest.Package{Name: "tool", Version: "1", Data: "tool"})
+		for at, text := range maps.Clone(server.Files) {
+			server.Files[strings.Replace(at, "/dists/"+other, "/dists/"+asked, 1)] = text
+		}
+		mirrors, err := debian.Named(server.URL + "/debian")
+		must(t, err)
+		mirrors.Security = nil
+		a := &debApt{arch: HostArch(), release: asked, state: t.TempDir(), keys: server.Keys}
+		a.sources = a.ofRelease(mirrors)
+		got := "taken"
+		if err := a.prepare(t.Context(), nil); err != nil && strings.Contains(err.Error(), "got "+other) {
+			got = "refused"
+		}
+		attack.Check(t, "a mirror has "+other+" in place of "+asked, "refused", got)
+		server.Server.Close() // apt continues with the lists that it has
+		if err := a.prepare(t.Context(), nil); err == nil {
+			if list, err := a.resolve(t.Context(), []string{"tool"}); err == nil {
+				got = fmt.Sprint("took ", list)
+			}
+		}
+		attack.Check(t, "a mirror has "+other+" in place of "+asked+", and then fails", "refused", got)
 	}
 }

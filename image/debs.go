@@ -36,6 +36,7 @@ var (
 	debDigest  = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 	debUnmet   = regexp.MustCompile(`(?m)^ +(\S+ : .*(?:\n {10,}.*)*)`)
 	debMissing = regexp.MustCompile(`(?m)^[EW]: (Failed to fetch .*)$`)
+	debOther   = regexp.MustCompile(`(?m)^[EW]: (Conflicting distribution: .*)$`)
 )
 
 // Bounds on what is resolved.
@@ -219,6 +220,11 @@ func (a *debApt) prepare(ctx context.Context, status []byte) error {
 	}
 	_, errs, err := a.apt(ctx, a.state, "apt-get", "update")
 	a.said = notFetched(errs)
+	if m := debOther.FindStringSubmatch(errs); m != nil && err == nil && a.sources != "" {
+		// apt only warns. Archives sign a release with the keys of the one before, too.
+		err = fmt.Errorf("the mirror has another release in place of %s: %s", a.release, bounded.Said(m[1], maxAptError))
+		return errors.Join(err, os.RemoveAll(filepath.Join(a.state, "lists"))) // apt would use them later
+	}
 	return err
 }
 

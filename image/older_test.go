@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -149,5 +150,28 @@ func TestOlderSuccessor(t *testing.T) {
 		if (err == nil) != signed || signed && (got.version != "2" || !got.behind) {
 			t.Errorf("signed %v: %v, %+v", signed, err, got)
 		}
+	}
+}
+
+// A package that was brought by hand fills each part of it.
+func TestTakePackage(t *testing.T) {
+	s := olderStore(t)
+	var locked []LockedPart
+	for name, digest := range map[string]string{"a": "sha256-1", "a@bookworm": "sha256-1", "b": "sha256-2"} {
+		locked = append(locked, LockedPart{Name: name, Arch: HostArch(), From: "debian", Version: "1", Digest: digest})
+	}
+	unpack := func(p LockedPart, dir string) error { return os.WriteFile(filepath.Join(dir, p.Name), nil, 0o600) }
+	names, err := s.Parts().takePackage(HostArch(), locked, "sha256-1", unpack)
+	if slices.Sort(names); err != nil || !slices.Equal(names, []string{"a", "a@bookworm"}) {
+		t.Fatalf("%q %v", names, err)
+	}
+	for _, name := range names {
+		p, err := s.Parts().Get(HostArch(), name)
+		if _, e := os.Stat(p.path(name)); err != nil || e != nil || p.Digest != "sha256-1" {
+			t.Errorf("%+v %v %v", p, err, e)
+		}
+	}
+	if names, err := s.Parts().takePackage(HostArch(), locked, "sha256-3", unpack); err != nil || len(names) > 0 {
+		t.Errorf("an unknown package: %q %v", names, err)
 	}
 }

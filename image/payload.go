@@ -126,6 +126,9 @@ func At(p, runtime string) string { return strings.ReplaceAll(p, version, twoNum
 
 // twoNumbers returns the first two numbers of a package's version: 1.24 of 1:1.24.2-1.
 func twoNumbers(version string) string {
+	if m := goVersion.FindStringSubmatch(version); m != nil {
+		version = m[1]
+	}
 	if _, rest, ok := strings.Cut(version, ":"); ok {
 		version = rest
 	}

@@ -267,11 +267,11 @@ func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 	}
 	var taken []string
 	for _, file := range files {
-		name, err := ps.takeFile(ctx, arch, file)
+		names, err := ps.takeFile(ctx, arch, file)
 		if err != nil {
 			return taken, err
 		}
-		if name != "" {
+		for _, name := range names {
 			ps.images.logf("took %s from %s", name, file)
 			taken = append(taken, name)
 		}
@@ -284,26 +284,27 @@ func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 	return taken, nil
 }
 
-// takeFile imports one file or folder, and returns the part's name. It returns "" for an unknown file.
-func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) (string, error) {
+// takeFile imports one file or folder, and returns the names of its parts. It returns none for an unknown file.
+func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(file, partFile)); err == nil {
-		return ps.takePartFolder(arch, file, false)
+		name, err := ps.takePartFolder(arch, file, false)
+		return []string{name}, err
 	}
 	locked, err := Lock(arch)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	switch filepath.Ext(file) {
 	case ".deb":
 		sum, err := sha256File(file)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		return ps.takePackage(arch, locked, "sha256-"+sum, func(p LockedPart, dir string) error {
 			return unpackDeb(file, dir, debianFiles(p.Name, arch))
 		})
 	case ".gz":
-		return ps.takeRelease(arch, file)
+		return []string{nanosPart}, ps.takeRelease(arch, file)
 	case ".zip":
 		for _, p := range locked {
 			if p.From == "go" && checkGoZip(p, file) == nil {
@@ -316,34 +317,39 @@ func (ps Parts) takeFile(ctx context.Context, arch Arch, file string) (string, e
 	case ".tgz":
 		sum, err := integrity(file)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		return ps.takePackage(arch, locked, sum, func(p LockedPart, dir string) error { return unpackNpm(p.Name, file, dir) })
 	}
-	return "", nil
+	return nil, nil
 }
 
+// takePackage fills the parts of a package. Several may have the same one, such as libc and libmvec.
 func (ps Parts) takePackage(arch Arch, locked []LockedPart, digest string,
-	unpack func(LockedPart, string) error) (string, error) {
+	unpack func(LockedPart, string) error) (names []string, err error) {
 	for _, p := range locked {
 		if p.Digest != digest {
 			continue
 		}
-		return p.Name, ps.addPart(arch, p.Name, func(dir string) (Part, error) {
+		err := ps.addPart(arch, p.Name, func(dir string) (Part, error) {
 			return Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: digest, From: "file", License: p.License},
 				unpack(p, dir)
 		})
+		if err != nil {
+			return names, err
+		}
+		names = append(names, p.Name)
 	}
-	return "", nil
+	return names, nil
 }
 
 // takeRelease imports a Nanos release's archive.
-func (ps Parts) takeRelease(arch Arch, file string) (string, error) {
+func (ps Parts) takeRelease(arch Arch, file string) error {
 	sum, err := sha256File(file)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return nanosPart, ps.addPart(arch, nanosPart, func(dir string) (Part, error) {
+	return ps.addPart(arch, nanosPart, func(dir string) (Part, error) {
 		if err := unpackTgz(file, dir, nanosFiles); err != nil {
 			return Part{}, err
 		}

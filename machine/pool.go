@@ -409,7 +409,7 @@ func (p *pool[M]) count() (st PoolStats, idle []M) {
 		if s.spare != nil {
 			st.Spare++
 		}
-		if errors.As(s.failed, new(*GivenUp)) {
+		if s.floor > 0 && errors.As(s.failed, new(*GivenUp)) { // another class that runs want holds nothing up
 			st.Held = cmp.Or(st.Held, s.failed.Error())
 		}
 	}

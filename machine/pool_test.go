@@ -372,3 +372,18 @@ func TestPoolGivenUp(t *testing.T) {
 		}
 	})
 }
+
+// A template of another class that is given up, such as that of a run's custom image, does not hold the pool.
+func TestPoolOtherGivenUp(t *testing.T) {
+	inBubble(t, PoolSize{Min: 1, Max: 3}, func(t *testing.T, p *pool[*fake], f *factory) {
+		p.stock(testSpec(1))
+		after(time.Second)
+		f.ask(func() bool { f.fail = &GivenUp{Until: time.Now().Add(giveUpFor)}; return true })
+		p.take(testSpec(2))
+		after(2 * time.Second)
+		if got := p.figures(); got.Held != "" || got.Idle != 1 || got.Missed != 1 {
+			t.Errorf("%+v", got)
+		}
+		f.ask(func() bool { f.fail = nil; return true })
+	})
+}

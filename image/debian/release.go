@@ -38,7 +38,7 @@ var (
 )
 
 // Keys returns the armoured keys of a release's archive, and "" for a release whose keys are unknown. A release is not
-// trusted with the keys of another one.
+// trusted with the keys of a newer one. Debian signs each release with the older one's keys, too, so its name counts.
 func Keys(release string) string {
 	return map[string]string{"trixie": trixieKeys, "bookworm": bookwormKeys}[release]
 }

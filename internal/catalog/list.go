@@ -69,16 +69,21 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	described, _ := filepath.Glob(filepath.Join(cat.ImageFiles(), "*"+imagefile.Extension))
 	built, _ := filepath.Glob(home.Dir(cat.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
-		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
+		if own := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)); imagefile.CheckName(own) == nil {
+			known = append(known, own)
+		}
 	}
 	name, of := ceiling.MistypedImage(known, func(name string) bool { return language.Nearest(name, known) != "" })
 	if name == "" {
 		return nil
 	}
-	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+
-		language.Nearest(name, known)+
-		" (one of your own is described by "+filepath.Join(cat.ImageFiles(), name+imagefile.Extension)+
-		", or built by `unitask image build FILE`)")
+	says := "is no image here: there are " + strings.Join(known[:min(len(known), maxNamed)], ", ") +
+		language.Nearest(name, known)
+	if imagefile.CheckName(name) == nil {
+		says += " (one of your own is described by " + filepath.Join(cat.ImageFiles(), name+imagefile.Extension) +
+			", or built by `unitask image build FILE`)"
+	}
+	return of.WrongImage(name, says)
 }
 
 // maxNamed bounds the images that an error names.

@@ -11,6 +11,7 @@ import (
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/home/config"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -39,6 +40,9 @@ func (cat *Catalog) Pull(ctx context.Context, reference string, arch run.Arch) (
 	ref, is, err := policy.Reference(reference)
 	if !is {
 		ref, _, err = policy.Reference(reference + ":latest")
+	}
+	if err != nil && language.OfImage(reference) != nil {
+		err = fmt.Errorf("is a bundled image, whose parts `unitask image vendor --image %s` fetches", reference)
 	}
 	if err != nil {
 		return nil, policy.Bad("image", fmt.Sprintf("%.80q", reference), "%v", err)

@@ -157,12 +157,10 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	}
 	var contained *image.Container
 	var err error
-	if x.Code.Image.Payload.Custom != nil {
-		x.Image, err = x.engine.Catalog.Obtain(ctx, images.With(x.Code.Image.Payload), image.Kernel(x.Granted.Kernel),
-			x.Code.Arch)
-	} else {
-		x.Image, contained, err = x.engine.Catalog.Ensure(ctx, images, x.Code.Image.Payload.Name,
-			image.Kernel(x.Granted.Kernel), x.Code.Arch)
+	if p := x.Code.Image.Payload; p.Container {
+		x.Image, contained, err = x.engine.Catalog.Ensure(ctx, images, p.Name, image.Kernel(x.Granted.Kernel), x.Code.Arch)
+	} else { // not by its name: a build's image is the bundled one, even if a custom image hides it
+		x.Image, err = x.engine.Catalog.Obtain(ctx, images.With(p), image.Kernel(x.Granted.Kernel), x.Code.Arch)
 	}
 	if err != nil {
 		return failure.At("image", err)

@@ -148,14 +148,18 @@ func missingModule(f Facts) *run.Hint {
 		with = "a new session with "
 	}
 	var ways []string
-	spec, other := f.Language.PackageOf(name), f.Language.ImageWith(name)
-	if other != "" && f.Image != nil && other == f.Image.Payload.Name {
+	if f.Image != nil && f.Image.Has(name) {
 		return nil // the module exists, and something in it is missing
+	}
+	spec, other := f.Language.PackageOf(name), f.Language.ImageWith(name, f.Image)
+	if d := denied(f.Ceiling, "image", policy.Request{Image: other}); other != "" && d != nil {
+		h.Rule = d.Rule
+		ways = append(ways, fmt.Sprintf("--image %s has it, but %s does not allow that (key %s)", other, d.Rule, d.Key))
 	} else if other != "" {
 		h.Ask("image")
 		ways = append(ways, with+"--image "+other+" has it")
 	}
-	if d := denied(f.Ceiling, spec); spec != "" && d != nil {
+	if d := denied(f.Ceiling, "packages", policy.Request{Packages: []string{spec}}); spec != "" && d != nil {
 		h.Rule = d.Rule
 		ways = append(ways, fmt.Sprintf("--with %s would install it, but %s does not allow that (key %s)", spec,
 			d.Rule, d.Key))
@@ -173,16 +177,21 @@ func missingModule(f Facts) *run.Hint {
 	return h
 }
 
-// denied returns the ceiling's denial of a package, nil if it would be granted.
-func denied(ceiling *policy.Ceiling, spec string) *policy.Denial {
-	if ceiling == nil || spec == "" {
+// denied returns the ceiling's denial of a request's field, nil if it would be granted.
+func denied(ceiling *policy.Ceiling, field string, asked policy.Request) *policy.Denial {
+	if ceiling == nil {
 		return nil
 	}
-	_, denials, err := policy.Resolve(policy.Request{Packages: []string{spec}}, ceiling)
-	if err != nil || len(denials) == 0 {
+	_, denials, err := policy.Resolve(asked, ceiling)
+	if err != nil {
 		return nil
 	}
-	return &denials[0]
+	for _, d := range denials {
+		if d.Field == field {
+			return &d
+		}
+	}
+	return nil
 }
 
 // besideCode returns the path, below the working folder, of the host's file or folder that an import means. It returns

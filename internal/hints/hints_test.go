@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -158,6 +159,34 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+// The image of a hint has the version of the language that the run has. An image that has the module needs no other.
+func TestMissingInOlder(t *testing.T) {
+	of := func(name, base string) *language.Image {
+		l := language.OfImage(base)
+		im := *l.Image(base)
+		if im.Payload.Name = name; name != base {
+			im.Payload.Custom = &image.Custom{Base: base}
+		}
+		return &im
+	}
+	for _, row := range []struct{ name, base, want string }{
+		{"python", "python", "data"}, {"python@3.11", "python@3.11", "data@3.11"}, {"own", "python", "data"},
+		{"own", "python@3.11", "data@3.11"}, {"python", "python@3.11", "data@3.11"}, {"data", "python@3.11", "data@3.11"},
+		{"data", "data", ""}, {"data@3.11", "data@3.11", ""}, {"own", "data", ""}, {"own", "data@3.11", ""},
+	} {
+		f := facts(t, "python", "import numpy.none", "ModuleNotFoundError: No module named 'numpy.none'")
+		f.Image = of(row.name, row.base)
+		got := ""
+		if list := Of(f); len(list) > 0 {
+			_, got, _ = strings.Cut(list[0].Text, "--image ")
+			got, _, _ = strings.Cut(got, " ")
+		}
+		if got != row.want {
+			t.Errorf("%s over %s: %q, want %q", row.name, row.base, got, row.want)
+		}
+	}
+}
+
 // A hint about a package says whether the ceiling allows it.
 func TestMissingDenied(t *testing.T) {
 	f := facts(t, "python", "import requests", "ModuleNotFoundError: No module named 'requests'")
@@ -170,6 +199,28 @@ func TestMissingDenied(t *testing.T) {
 		"but c.toml does not allow that (key packages)"
 	if len(got) != 1 || got[0].Text != want || got[0].Rule != "c.toml" {
 		t.Errorf("got %+v, want %s", got, want)
+	}
+}
+
+// A hint about an image says whether the ceiling allows it.
+func TestMissingImageDenied(t *testing.T) {
+	for ceiling, want := range map[string]string{
+		`images = ["python"]`: "numpy is not in the machine: --image data has it, " +
+			"but c.toml does not allow that (key images); --with pip:numpy installs it, if it is a package",
+		"images = [\"python\"]\npackages = []": "numpy is not in the machine: --image data has it, " +
+			"but c.toml does not allow that (key images); --with pip:numpy would install it, " +
+			"but c.toml does not allow that (key packages)",
+		`images = ["python", "data"]`: "numpy is not in the machine: --image data has it; " +
+			"--with pip:numpy installs it, if it is a package",
+	} {
+		f := facts(t, "python", "import numpy", "ModuleNotFoundError: No module named 'numpy'")
+		var err error
+		if f.Ceiling, err = policy.ParseCeiling("c.toml", []byte(ceiling)); err != nil {
+			t.Fatal(err)
+		}
+		if got := Of(f); len(got) != 1 || got[0].Text != want {
+			t.Errorf("%s: got %+v, want %s", ceiling, got, want)
+		}
 	}
 }
 

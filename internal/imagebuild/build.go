@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"time"
@@ -87,7 +88,11 @@ func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
 	if err != nil {
 		return nil, err
 	}
-	env, err := imagefile.Read(imagefile.Find(from, b.Catalog.ImageFiles()), b.Catalog.ImageFiles(), language.Images())
+	file := imagefile.Find(from, b.Catalog.ImageFiles())
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) && language.OfImage(from) != nil {
+		return nil, fmt.Errorf("is a bundled image, which `unitask image build --image %s` builds", from)
+	}
+	env, err := imagefile.Read(file, b.Catalog.ImageFiles(), language.Images())
 	if err != nil {
 		return nil, err
 	}

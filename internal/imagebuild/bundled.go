@@ -142,10 +142,7 @@ func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.was, b.now = locks.at(b.arch), lockedBuild{Arch: b.arch, System: b.system, Asked: b.specs}
-	if b.found != nil { // a run waits for it, and the archive may lack the locked versions
-		b.was = nil
-	}
+	b.compare(&locks)
 	debs, err := b.unpackDebian(ctx)
 	if err != nil {
 		return nil, err
@@ -175,6 +172,22 @@ func (b *bundledBuild) fill(ctx context.Context) (*packages.Lock, error) {
 	}
 	locks.set(b.now)
 	return all, locks.write(b.lock)
+}
+
+// compare begins the new entry of the lock file, and finds the earlier one whose versions it takes.
+func (b *bundledBuild) compare(locks *lockFile) {
+	b.was, b.now = locks.at(b.arch), lockedBuild{Arch: b.arch, System: b.system, Asked: b.specs}
+	if of := b.language.Image(b.env.From).Payload.Release(); of != image.Release {
+		b.now.Release = of
+	}
+	switch {
+	case b.was == nil:
+	case b.found != nil: // a run waits for it, and the archive may lack the locked versions
+		b.was = nil
+	case b.was.Release != b.now.Release: // its wheels and packages are for another version of the language
+		b.tell(b.lock + " is for another version of " + b.language.Name + ": versions are chosen anew")
+		b.was = nil
+	}
 }
 
 // installPackages installs the packages of pip or npm in their locked versions, for their place in the guest.

@@ -48,8 +48,7 @@ func (b *Builder) compilers(ctx context.Context, l *language.Language, of string
 		return nil, err
 	}
 	if !compiles(l, from, began.env.From) {
-		return nil, fmt.Errorf("%s: from = %q is not over %s, whose packages are to be compiled: remove the file, and a new "+
-			"one is written", began.env.File, began.env.From, from)
+		return nil, wrongBase(began.env, from)
 	}
 	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
 	if err := over.check(); err != nil {
@@ -73,6 +72,16 @@ func (b *Builder) readyCompilers(ctx context.Context, l *language.Language, of s
 		return nil
 	}
 	return o
+}
+
+// wrongBase returns the error for a file that does not lead to the bundled image whose packages are to be compiled.
+func wrongBase(env *imagefile.Environment, bundled string) error {
+	remedy := "remove the file, and a new one is written"
+	if len(env.Chain) > 1 && filepath.Base(env.Chain[1]) == bundled+imagefile.Extension {
+		remedy = fmt.Sprintf("%s hides the bundled image: give that file another name", env.Chain[1])
+	}
+	return fmt.Errorf("%s: it begins with %q, and not with the bundled %s, whose packages are to be compiled: %s",
+		env.File, env.From, bundled, remedy)
 }
 
 // compiles reports whether an image over base compiles packages for the language's image of that name.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
@@ -69,6 +70,31 @@ func TestCompilersOfVersion(t *testing.T) {
 		"python:3.11": false} {
 		if got := compiles(l, "python@3.11", base); got != compiled {
 			t.Errorf("over %s: %v", base, got)
+		}
+	}
+}
+
+// The error for a base of another version names the file to change: removing the compilers' file would not help if
+// another file hides the bundled image.
+func TestWrongBase(t *testing.T) {
+	for _, row := range []struct{ compilers, python, remedy string }{
+		{"from = 'python'", "from = 'python@3.11'", "python.toml hides the bundled image"},
+		{"from = 'other'", "from = 'node'", "remove the file"},
+		{"from = 'python@3.11'", "from = 'node'", "remove the file"},
+	} {
+		dir, l := t.TempDir(), language.OfSystem(policy.Pip)
+		for name, text := range map[string]string{l.Packages.Compilers: row.compilers, "python": row.python,
+			"other": "from = 'python@3.11'"} {
+			if err := os.WriteFile(filepath.Join(dir, name+imagefile.Extension), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env, err := imagefile.Read(filepath.Join(dir, l.Packages.Compilers+imagefile.Extension), dir, language.Images())
+		if err != nil || compiles(l, "python", env.From) {
+			t.Fatalf("%+v: %+v %v", row, env, err)
+		}
+		if err := wrongBase(env, "python"); !strings.Contains(err.Error(), row.remedy) {
+			t.Errorf("%+v: %v", row, err)
 		}
 	}
 }

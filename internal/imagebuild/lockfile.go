@@ -26,6 +26,7 @@ type lockFile struct {
 
 type lockedBuild struct {
 	Arch     image.Arch         `json:"arch"`
+	Release  string             `json:"release,omitempty"` // of the base image's parts; "" means image.Release
 	System   string             `json:"system,omitempty"`
 	Asked    []string           `json:"asked,omitempty"`
 	Packages []packages.Package `json:"packages,omitempty"`

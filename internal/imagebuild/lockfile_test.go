@@ -1,6 +1,7 @@
 package imagebuild
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,9 +11,47 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
+
+// The wheels and packages of one version of a language are never locked for another one. A lock file of the current
+// version is as before.
+func TestLockOfVersion(t *testing.T) {
+	for _, row := range []struct {
+		from, release string
+		found, taken  bool
+	}{
+		{"python", "", false, true}, {"data", "", false, true}, {"python@3.11", "bookworm", false, true},
+		{"data@3.11", "bookworm", false, true}, {"python@3.11", "", false, false}, {"python", "bookworm", false, false},
+		{"python", "sid", false, false}, {"python", "", true, false},
+	} {
+		b := &bundledBuild{language: language.OfImage(row.from), system: policy.Pip, specs: []string{"x"}}
+		b.Builder = &Builder{Catalog: &catalog.Catalog{Tell: func(run.Event) {}}}
+		b.env, b.arch = &imagefile.Environment{From: row.from}, image.AMD64
+		if row.found {
+			b.found = func() *catalog.Custom { return nil }
+		}
+		locks := lockFile{Builds: []lockedBuild{{Arch: image.AMD64, Release: row.release}}}
+		if b.compare(&locks); (b.was != nil) != row.taken {
+			t.Errorf("%+v: taken: %v", row, b.was != nil)
+		}
+		locks.set(b.now)
+		text, err := json.Marshal(locks)
+		if err != nil || strings.Contains(string(text), `"release"`) != strings.Contains(row.from, "@") {
+			t.Errorf("%+v: %s %v", row, text, err)
+		}
+		b.found = nil
+		if b.compare(&locks); b.was == nil {
+			t.Errorf("%+v: its own lock file is not taken", row)
+		}
+	}
+}
 
 // A lock file from a repository, and output of a machine with foreign code, do not grow to many times their size in an
 // error.

@@ -139,14 +139,16 @@ var Interpreted = []*Language{
 
 // withPython311 adds images with the Python of Debian 12.
 func withPython311(current []Image) []Image {
-	abouts := []string{
-		"As python, with Debian 12's CPython {python@bookworm}.",
-		"As data, with Debian 12's Python {python@bookworm}, numpy {python3-numpy@bookworm}, " +
+	abouts := map[string]string{
+		"python": "As python, with Debian 12's CPython {python@bookworm}.",
+		"data": "As data, with Debian 12's Python {python@bookworm}, numpy {python3-numpy@bookworm}, " +
 			"pandas {python3-pandas@bookworm}, matplotlib {python3-matplotlib@bookworm}, scipy {python3-scipy@bookworm}.",
 	}
 	list := slices.Clone(current)
-	for i, of := range current {
-		list = append(list, python311.image(of, abouts[i]))
+	for _, of := range current {
+		if about := abouts[of.Payload.Name]; about != "" {
+			list = append(list, python311.image(of, about))
+		}
 	}
 	return list
 }

@@ -98,15 +98,28 @@ type Image struct {
 	modules []string
 }
 
-// ImageWith returns the name of an image that has a module, "" if none has.
-func (l *Language) ImageWith(module string) string {
+// Has reports whether the image has a module that the language's first image lacks.
+func (im *Image) Has(module string) bool {
 	top, _, _ := strings.Cut(module, ".")
-	for _, im := range l.Images {
-		if slices.Contains(im.modules, top) {
-			return im.Payload.Name
+	return slices.Contains(im.modules, top)
+}
+
+// ImageWith returns the name of an image that has a module, "" if none has. It prefers the version of the language that
+// a given image has.
+func (l *Language) ImageWith(module string, like *Image) (name string) {
+	base := ""
+	if like != nil {
+		base = like.Payload.Name
+		if own := like.Payload.Custom; own != nil {
+			base = own.Base
 		}
 	}
-	return ""
+	for _, im := range l.Images {
+		if of := im.Payload.Name; im.Has(module) && (name == "" || l.FirstLike(of) == l.FirstLike(base)) {
+			name = of
+		}
+	}
+	return name
 }
 
 // Image returns the language's image of that name, the first one for "", or nil.

@@ -55,6 +55,26 @@ func TestOlderImages(t *testing.T) {
 	}
 }
 
+// Texts belong to images by their names, in any order. An image without a text has no older version.
+func TestOlderAbouts(t *testing.T) {
+	python := OfSystem(policy.Pip)
+	data, own := *python.Image("data"), *python.Image("python")
+	other := own
+	other.Payload.Name = "other"
+	abouts := map[string]string{}
+	for _, im := range withPython311([]Image{other, data, own}) {
+		abouts[im.Payload.Name] = im.About
+	}
+	for _, name := range []string{"python@3.11", "data@3.11"} {
+		if want := python.Image(name).About; abouts[name] != want || !strings.HasPrefix(want, "As "+Unversioned(name)+",") {
+			t.Errorf("%s: %q, want %q", name, abouts[name], want)
+		}
+	}
+	if len(abouts) != 5 {
+		t.Errorf("%q", abouts)
+	}
+}
+
 // Packages are installed by the interpreter of the version that they are for.
 func TestFirstLike(t *testing.T) {
 	for name, want := range map[string]string{"": "python", "python": "python", "data": "python", "own": "python",

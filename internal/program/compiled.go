@@ -24,7 +24,7 @@ type Compilation struct {
 	draft   *compiled.Draft // of the program that the guest hands out
 }
 
-// Load returns the program that the code was compiled to before, or nil. The first call reads it, while QEMU starts.
+// Load returns the program that the code was compiled to before, or nil. The first call reads it.
 func (c *Compilation) Load() []byte {
 	if !c.Looked {
 		c.Looked, c.Program = true, c.Store.Get(c.Key)

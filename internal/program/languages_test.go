@@ -48,6 +48,7 @@ func TestLanguageOfARequest(t *testing.T) {
 			`image "python@3.10": there is no such version: use python (3.13) or python@3.11`},
 		{run.Request{Image: "python@3.13"}, "", "use python (3.13) or python@3.11"},
 		{run.Request{Image: "node@22"}, "", "use node (24.21)"},
+		{run.Request{Image: "go@1.25"}, "", "use go (1.26)"},
 		{run.Request{Image: "nodee@22"}, "", "use node, python, data, shell, go"},
 		{run.Request{Image: "python@"}, "", "is no reference of a container image"},
 		{run.Request{Image: "python@../x"}, "", "is no reference of a container image"},
