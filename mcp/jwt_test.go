@@ -20,7 +20,9 @@ import (
 )
 
 // in returns the time after d.
-func in(d time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(d)) }
+func in(d time.Duration) *jwt.NumericDate {
+	return jwt.NewNumericDate(time.Now().Add(d))
+}
 
 // An OAuth 2.1 resource server: which tokens are valid.
 func TestJWTs(t *testing.T) {

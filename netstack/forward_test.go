@@ -120,15 +120,20 @@ func TestForwardRefuses(t *testing.T) {
 	}
 }
 
+// privateAddresses are addresses to which no name may lead.
+var privateAddresses = []string{
+	"127.0.0.1", "127.9.9.9", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254",
+	"169.254.170.2", "100.64.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1",
+	"240.0.0.1", "255.255.255.255", "198.18.0.1", "192.0.0.1", "168.63.129.16", "::1", "::", "fe80::1", "fc00::1",
+	"fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
+	"64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "::127.0.0.1", "fec0::1",
+}
+
 // Forbidden targets of a connection, whatever the name.
 func TestForwardDenies(t *testing.T) {
 	echo := echoServer(t)
 	private := map[string][]string{"multi.example": {"10.0.0.1", "127.0.0.1"}}
-	for i, a := range []string{"127.0.0.1", "127.9.9.9", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254",
-		"169.254.170.2", "100.64.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1",
-		"240.0.0.1", "255.255.255.255", "198.18.0.1", "192.0.0.1", "168.63.129.16", "::1", "::", "fe80::1", "fc00::1",
-		"fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-		"64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "::127.0.0.1", "fec0::1"} {
+	for i, a := range privateAddresses {
 		private[fmt.Sprintf("p%d.private.example", i)] = []string{a}
 	}
 	net1 := &internet{names: maps.Clone(private), servers: map[string]string{}}

@@ -33,7 +33,9 @@ var containers = []struct {
 	target             time.Duration
 }{{10_000, 200, 3 * time.Second}, {35_000, 1200, 12 * time.Second}}
 
-func mb(n int) string { return fmt.Sprintf("%d MB", n) }
+func mb(n int) string {
+	return fmt.Sprintf("%d MB", n)
+}
 
 // images measures the sizes and times of images, in a home that has only the parts.
 func (s *suite) images(kernel image.Kernel, only string, _ int) (ok bool, err error) {
