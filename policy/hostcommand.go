@@ -151,8 +151,8 @@ func (h *HostCommand) read(table map[string]any, dir string) (err error) {
 
 func readHostValue(table map[string]any, dir string) (v HostValue, err error) {
 	const use = `use { of = ["…"] }, { under = "FOLDER" }, { from = 1, to = 9 } or { pattern = "…" }`
-	fits := len(table) > 0
 	for key, value := range table {
+		fits := false
 		switch key {
 		case "of":
 			v.Of, fits = textsOf(value)
@@ -175,8 +175,6 @@ func readHostValue(table map[string]any, dir string) (v HostValue, err error) {
 					return v, fmt.Errorf("pattern %.60q: %w", text, err)
 				}
 			}
-		default:
-			fits = false
 		}
 		if !fits {
 			return v, fmt.Errorf("%s does not fit: %s", key, use)
