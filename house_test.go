@@ -118,7 +118,7 @@ var budgets = map[string]int{
 	"functions of over 80 lines":   0,
 	"tests of over 80 lines":       0,
 	"files of over 500 lines":      0,
-	"lines of over 120 characters": 22,
+	"lines of over 120 characters": 0,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
 	"bytes of ARCHITECTURE.md":     10_565,

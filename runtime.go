@@ -168,7 +168,7 @@ func grantedOf(req catalog.Request, ceiling *policy.Ceiling) (policy.Effective, 
 	defer in.Close()
 	ref, err := req.Reference()
 	if err == nil && req.Image != "" && ref == "" && req.Custom == nil && !policy.IsImageName(req.Image) {
-		err = policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "is no name of an image, which has small letters, digits, _ and -")
+		err = policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "must be a name of small letters, digits, _ and -")
 	}
 	if err != nil { // not in any run
 		return policy.Effective{}, nil, err

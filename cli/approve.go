@@ -42,7 +42,8 @@ the same ceiling, and allow nothing that is not asked about.`,
 			}
 			if len(args) == 1 || len(args) > 3 || len(args) == 3 && !once {
 				return errors.New(
-					"give the run and the HOST:PORT that it asks about, with --once its request, too, or nothing to list what is asked")
+					"give the run and the HOST:PORT that it asks about, with --once its request, too, " +
+						"or nothing to list what is asked")
 			}
 			if len(args) == 0 && (deny || once) {
 				return errors.New("--deny and --once answer a run: name it, and the HOST:PORT that it asks about")

@@ -53,7 +53,8 @@ func TestAttackApproverOnTerminal(t *testing.T) {
 	ask := func(ctx context.Context, typed ...string) (string, unitask.Verdict) {
 		said := make(chan unitask.Verdict, 1)
 		go func() {
-			said <- approve(ctx, unitask.Question{RunID: "r", Host: "xn--pple-43d.example:443\x1b[2J", Rule: "ask *.example", Until: time.Now().Add(time.Hour)})
+			said <- approve(ctx, unitask.Question{RunID: "r", Host: "xn--pple-43d.example:443\x1b[2J", Rule: "ask *.example",
+				Until: time.Now().Add(time.Hour)})
 		}()
 		var text string
 		for _, line := range typed {
@@ -69,13 +70,17 @@ func TestAttackApproverOnTerminal(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	// Code that has printed a fake question, and hides ours with the colors that it sets.
-	_, _ = io.WriteString(tty, "unitask: the machine stands still: its code wants good.example:443 (ask)\nunitask: allow it?\x1b[30;40m")
+	_, _ = io.WriteString(tty, "unitask: the machine stands still: its code wants good.example:443 (ask)\n"+
+		"unitask: allow it?\x1b[30;40m")
 	text, _ = ask(t.Context(), "d")
 	_, text, _ = strings.Cut(text, "\x1b[30;40m")
-	for _, say := range []string{"\r\n\x1b[0munitask: the machine stands still: its code wants to connect to xn--", "\r\n\x1b[0munitask: allow it? o:"} {
-		attack.Check(t, "a question under the code's colours", "plain", map[bool]string{true: "plain", false: text}[strings.Contains(text, say)])
+	for _, say := range []string{"\r\n\x1b[0munitask: the machine stands still: its code wants to connect to xn--",
+		"\r\n\x1b[0munitask: allow it? o:"} {
+		attack.Check(t, "a question under the code's colours", "plain",
+			map[bool]string{true: "plain", false: text}[strings.Contains(text, say)])
 	}
-	for typed, want := range map[string]unitask.Verdict{"o": unitask.AllowOnce, "Run": unitask.AllowRun, "A": unitask.AllowAlways, "deny": unitask.Deny} {
+	for typed, want := range map[string]unitask.Verdict{"o": unitask.AllowOnce, "Run": unitask.AllowRun,
+		"A": unitask.AllowAlways, "deny": unitask.Deny} {
 		_, said := ask(t.Context(), typed)
 		attack.Check(t, "the answer "+typed, string(want), string(said))
 	}
@@ -84,13 +89,18 @@ func TestAttackApproverOnTerminal(t *testing.T) {
 	_, said = ask(ctx)
 	attack.Check(t, "no answer in time", "", string(said))
 	_ = tty.Close()
+}
 
+// A pipe answers no question; the note says which command does.
+func TestAttackApproverOnPipe(t *testing.T) {
 	var notes strings.Builder
-	a = &app{std: Streams{Stdin: strings.NewReader("r\n"), Stderr: &notes}}
+	a := &app{std: Streams{Stdin: strings.NewReader("r\n"), Stderr: &notes}}
 	a.ui = newUI(a.std)
 	for _, in := range []io.Reader{strings.NewReader("r\n"), os.Stdin} {
 		a.std.Stdin = in
-		said := a.approver(runFlags{})(t.Context(), unitask.Question{RunID: "20261123", Host: "a.example:443", Rule: "ask a.example", Until: time.Now().Add(time.Minute)})
+		said := a.approver(runFlags{})(t.Context(),
+			unitask.Question{RunID: "20261123", Host: "a.example:443", Rule: "ask a.example",
+				Until: time.Now().Add(time.Minute)})
 		attack.Check(t, "a pipe that answers", "", string(said))
 	}
 	if !strings.Contains(notes.String(), "unitask approve 20261123 a.example:443") {

@@ -68,7 +68,8 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		for _, name := range wanted {
 			if _, err := ps.Get(arch, name); err != nil {
 				return fmt.Errorf(
-					"the bundle for %s has no %s, which the %s image needs: take one that has, by UNITASK_PARTS_URL or `unitask image vendor --from FILE`; "+
+					"the bundle for %s has no %s, which the %s image needs: "+
+						"take one that has, by UNITASK_PARTS_URL or `unitask image vendor --from FILE`; "+
 						"`unitask image vendor --image %[3]s --to FILE%[4]s` on a Debian machine writes one", arch, name,
 					ps.images.Name(),
 					bundleSuffix)
@@ -279,7 +280,9 @@ func (ps Parts) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 	if len(taken) == 0 {
 		return nil,
 			fmt.Errorf(
-				"%s holds no part that vendor.lock names for %s: it wants a bundle (*.tar.zst), the locked .deb, .tgz and .zip packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
+				"%s holds no part that vendor.lock names for %s: "+
+					"it wants a bundle (*.tar.zst), the locked .deb, .tgz and .zip packages, a Nanos release, "+
+					"or a vendor/%s folder of another store", from, arch, arch)
 	}
 	return taken, nil
 }

@@ -65,6 +65,12 @@ func TestAttackApprovalAnswers(t *testing.T) {
 	}
 }
 
+// fetchesTwo connects to two hosts in turn.
+const fetchesTwo = `(async () => {
+	for (const name of ["yes", "no"])
+		await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code))
+})()`
+
 // A client of a revision with elicitation is asked during its call, if no ceiling says otherwise. It is asked outside
 // of a call when a background command connects.
 func TestElicitation(t *testing.T) {
@@ -96,7 +102,7 @@ func TestElicitation(t *testing.T) {
 	defer cs.Close()
 	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
 		Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
-			"language": "js", "code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}})
+			"language": "js", "code": fetchesTwo}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,17 +164,14 @@ func TestInputRequired(t *testing.T) {
 	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
 		t.Fatal(err)
 	}
-	opts := &sdk.ClientOptions{MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true}, ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-		t.Error("asked in the middle of a call")
-		return nil, nil
-	}}
-	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b, nil)
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, notAsked(t)).Connect(t.Context(), b, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cs.Close()
-	params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
-		"language": "js", "code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}}
+	params := &sdk.CallToolParams{Name: "run_code",
+		Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
+			"language": "js", "code": fetchesTwo}}
 	call := func(state string, answer *sdk.ElicitResult) *sdk.CallToolResult {
 		t.Helper()
 		again := *params
@@ -184,7 +187,8 @@ func TestInputRequired(t *testing.T) {
 	refused := func(what, state string) {
 		t.Helper()
 		seen := "goes on"
-		if res := call(state, accepts("allow")); res.IsError && strings.Contains(res.Content[0].(*sdk.TextContent).Text, "no run waits for this answer") {
+		if res := call(state, accepts("allow")); res.IsError &&
+			strings.Contains(res.Content[0].(*sdk.TextContent).Text, "no run waits for this answer") {
 			seen = "refused"
 		}
 		attack.Check(t, what, "refused", seen)
@@ -204,7 +208,8 @@ func TestInputRequired(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil || len(got.Approvals) != 2 {
 		t.Fatalf("%v %s", err, text)
 	}
-	for i, want := range []string{"yes.w.example:80 was allowed by the caller of the run (once)", "no.w.example:80 was denied by the caller of the run"} {
+	for i, want := range []string{"yes.w.example:80 was allowed by the caller of the run (once)",
+		"no.w.example:80 was denied by the caller of the run"} {
 		if got := got.Approvals[i].String(); got != want {
 			t.Errorf("%q, expected %q", got, want)
 		}
@@ -223,6 +228,15 @@ func TestInputRequired(t *testing.T) {
 			t.Errorf("background %t: %v %s", background, err, text)
 		}
 	}
+}
+
+// notAsked are the options of a client that answers calls again by hand, and must not be asked during one.
+func notAsked(t *testing.T) *sdk.ClientOptions {
+	return &sdk.ClientOptions{MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
+		ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			t.Error("asked in the middle of a call")
+			return nil, nil
+		}}
 }
 
 // accepts answers a question.

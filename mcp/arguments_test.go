@@ -107,7 +107,8 @@ func TestExplain(t *testing.T) {
 			Text: `validating "arguments": x`}}}
 		explain(res, &sdk.CallToolParamsRaw{Name: "run_code", Arguments: json.RawMessage(sent)}, schema)
 		got := res.Content[0].(*sdk.TextContent).Text
-		if !strings.HasPrefix(got, want) || !strings.Contains(got, "\nrun_code takes: code, snippet, language, filename, image") {
+		if !strings.HasPrefix(got, want) || !strings.Contains(got,
+			"\nrun_code takes: code, snippet, language, filename, image") {
 			t.Errorf("%s: got %s, want %s", sent, got, want)
 		}
 	}

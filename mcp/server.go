@@ -87,9 +87,12 @@ const DefaultReach = "Over MCP a model may reach every public host that it names
 	"allowNet = [], filesUnder = [] and dirsUnder = [] in that folder's .unitask.toml take both away."
 
 // instructions describe the server to a client's model; %s is withSessions if the runtime has sessions.
-const instructions = `unitask runs JavaScript, TypeScript, Python, shell and Go in a fresh virtual machine that is destroyed afterwards. ` +
-	`Nothing persists between calls%s. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
-	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
+const instructions = `unitask runs JavaScript, TypeScript, Python, ` +
+	`shell and Go in a fresh virtual machine that is destroyed afterwards. ` +
+	`Nothing persists between calls%s. There is no network, ` +
+	`no file of the host and no secret unless a call asks for it and the policy allows it; ` +
+	`what was asked for and not given is listed in policy.denials. ` +
+	`Print results to stdout, or leave files in /out to get them back.`
 
 const withSessions = `, but in a session (run_code's session), whose machine stays`
 
