@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/BurntSushi/toml"
 	"github.com/google/jsonschema-go/jsonschema"
@@ -225,9 +224,9 @@ func allowOnHost(ctx context.Context, h *policy.HostCommand, argv []string, ask 
 		where = strconv.QuoteToASCII(h.Dir)
 	}
 	switch ask(asked, func() *sdk.ElicitParams {
-		return yesOrNo(fmt.Sprintf("A model wants to run a command on this host, outside of any machine, in %s:\n%s\n"+
-			"It is %s of the ceiling. The call waits for %s at most.", where, shownArgv(argv), h.Name,
-			time.Until(until).Round(time.Second)), "May it run?", "No", "Yes, this time")
+		return yesOrNo(fmt.Sprintf("A model wants to run the command %s of the ceiling on this host, outside of any "+
+			"machine, in %s. The call waits for %s at most. The command line is:\n%s", h.Name, where,
+			time.Until(until).Round(time.Second), shownArgv(argv)), "May it run?", "No", "Yes, this time")
 	}) {
 	case unitask.AllowOnce:
 		return nil
@@ -267,20 +266,16 @@ func (s *Server) requestHostCommand(ctx context.Context, argv []string, ask aske
 			maxRequestedBytes)
 	}
 	for _, arg := range argv {
-		if strings.ContainsFunc(arg, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			return nil, nil, fmt.Errorf("argv %.80q has a character that can't be printed", arg)
+		if strings.ContainsFunc(arg, func(r rune) bool { return r < ' ' || r > '~' }) { // the user copies it
+			return nil, nil, fmt.Errorf("argv %.80q has a character that is not printable ASCII", arg)
 		}
 	}
 	lines, err := declaration(argv)
 	if err != nil {
 		return nil, nil, err
 	}
-	file := filepath.Join(s.opts.Dir, policy.CeilingFile)
-	if s.opts.Policy != nil && s.opts.Policy.File != "" {
-		file = s.opts.Policy.File
-	}
-	text := fmt.Sprintf("To declare this command, the user adds these lines to %s, trusts the file again (unitask policy "+
-		"trust) and restarts the server:\n%s", file, lines)
+	text := fmt.Sprintf("To declare this command, the user adds these lines to %s, trusts that file again "+
+		"(unitask policy trust) and restarts the server:\n%s", s.trustedFile(), lines)
 	if ask != nil {
 		asked, cancel := context.WithTimeout(ctx, hostPatience)
 		defer cancel()
@@ -293,6 +288,16 @@ func (s *Server) requestHostCommand(ctx context.Context, argv []string, ask aske
 		}
 	}
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, &hostResult{Argv: argv}, nil
+}
+
+// trustedFile names the file that the user trusts. Files below it may have come with a repository.
+func (s *Server) trustedFile() string {
+	for p := s.opts.Policy; p != nil; p = p.Above {
+		if p.Trusted && p.File != "" {
+			return p.File
+		}
+	}
+	return "a " + policy.CeilingFile + " of their own"
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)

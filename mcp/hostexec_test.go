@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -114,7 +115,7 @@ func TestHostExec(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: got %q, want %q", revision, got, want)
 		}
-		if len(asked) != 4 || !strings.Contains(asked[0], "\necho yes \"it's; done\"\n") {
+		if len(asked) != 4 || !strings.Contains(asked[0], ":\necho yes \"it's; done\"") {
 			t.Errorf("%s: asked %q", revision, asked)
 		}
 		if got := hostCall(t, cs, object{"name": "free"}); !strings.Contains(got, "unitask-host-") || len(asked) != 4 {
@@ -141,7 +142,8 @@ func TestAttackHostExec(t *testing.T) {
 		{"a name that is not declared", object{"name": "rm"}, "name"},
 		{"an argv of its own", object{"name": "free", "argv": []string{"id"}}, "unitask-host-"},
 		{"a value of another type", object{"name": "say", "values": object{"word": []string{"yes"}}}, "has type"},
-		{"a request with a line's end", object{"op": "request", "argv": []string{"a\nb"}}, "can't be printed"},
+		{"a request with a line's end", object{"op": "request", "argv": []string{"a\nb"}}, "not printable ASCII"},
+		{"a request with a look-alike", object{"op": "request", "argv": []string{"g\u0456t"}}, "not printable ASCII"},
 		{"a long request", object{"op": "request", "argv": []string{strings.Repeat("a", 4000)}}, "too long"},
 	} {
 		got := hostCall(t, cs, row.args)
@@ -219,4 +221,41 @@ func TestAttackHostPathChanges(t *testing.T) {
 	got := hostCall(t, cs, object{"name": "show", "values": object{"path": "one"}})
 	attack.Check(t, "a path that became a link", "show was not run: a path of it changed while its user was asked", got)
 	attack.Check(t, "its entries of the audit log", "[host.refused]", fmt.Sprint(hostEntries(t, home)))
+}
+
+// A request names the file that its user trusts, and never one that came with a repository below it.
+func TestAttackHostRequestFile(t *testing.T) {
+	home, dir := testdir.Private(t), testdir.Private(t)
+	repo := filepath.Join(dir, "repo")
+	if err := os.Mkdir(repo, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	top, below := filepath.Join(dir, policy.CeilingFile), filepath.Join(repo, policy.CeilingFile)
+	if err := errors.Join(os.WriteFile(top, []byte(hostTable), 0o600),
+		os.WriteFile(below, []byte("[host.evil]\nargv = [\"id\"]\nask = false"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := policy.ReadCeiling(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := policy.OpenTrust(home).Add(c, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	held, err := policy.LoadForModels(home, repo, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, bare(t), mcp.Options{Dir: repo, Ceiling: held.Ceiling, Policy: held})
+	mcp.AddHostCommands(s)
+	cs := inMemory(t, s, nil)
+	got := "the trusted file"
+	if text := hostCall(t, cs, object{"op": "request", "argv": []string{"id"}}); strings.Contains(text, repo) ||
+		!strings.Contains(text, top) {
+		got = text
+	}
+	attack.Check(t, "the file that a request names", "the trusted file", got)
+	list := hostCall(t, cs, object{"op": "list"})
+	attack.Check(t, "commands of a file below a trusted one", "absent",
+		map[bool]string{true: list, false: "absent"}[strings.Contains(list, "evil")])
 }

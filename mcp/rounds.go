@@ -160,7 +160,9 @@ func (r *round) ask(ctx context.Context, form func() *sdk.ElicitParams) unitask.
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending = nil
+	if r.pending == asked { // another question may be open by now
+		r.pending = nil
+	}
 	return ""
 }
 

@@ -21,7 +21,7 @@ import (
 const (
 	MaxHostCommands = 64
 	maxHostArgs     = 64
-	maxHostText     = 4096 // bytes of an argument, a value or a description
+	maxHostText     = 4096 // bytes of a value, a description or a whole command line
 	// HostCommandTime is the usual time limit, maxHostTime the longest.
 	HostCommandTime = time.Minute
 	maxHostTime     = time.Hour
@@ -171,7 +171,10 @@ func readHostValue(table map[string]any, dir string) (v HostValue, err error) {
 		case "pattern":
 			var text string
 			if text, fits = value.(string); fits {
-				if v.Pattern, err = regexp.Compile(`\A(?:` + text + `)\z`); err != nil {
+				if _, err = regexp.Compile(text); err == nil { // alone, since a bracket could close ours
+					v.Pattern, err = regexp.Compile(`\A(?:` + text + `)\z`)
+				}
+				if err != nil {
 					return v, fmt.Errorf("pattern %.60q: %w", text, err)
 				}
 			}
@@ -309,6 +312,9 @@ func (h *HostCommand) Resolve(values map[string]string) ([]string, error) {
 			return nil, fmt.Errorf("%.80q would be an option of the command", argv[i])
 		}
 	}
+	if n := len(strings.Join(argv, " ")); n > maxHostText { // somebody reads it
+		return nil, fmt.Errorf("the command line has %d bytes, and %d are the most", n, maxHostText)
+	}
 	return argv, nil
 }
 
@@ -324,10 +330,9 @@ func (v HostValue) resolve(value string) (string, error) {
 		return "", errors.New("is empty: " + v.String())
 	case len(value) > maxHostText:
 		return "", fmt.Errorf("has more than %d bytes", maxHostText)
-	case !utf8.ValidString(value):
-		return "", errors.New("is not UTF-8 text")
-	case strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return "", errors.New("has a character that can't be printed, such as a line's end")
+	}
+	if err := readable(value); err != nil {
+		return "", err
 	}
 	switch {
 	case v.Of != nil && !slices.Contains(v.Of, value), v.Pattern != nil && !v.Pattern.MatchString(value):
@@ -343,6 +348,17 @@ func (v HostValue) resolve(value string) (string, error) {
 	return value, nil
 }
 
+// readable returns why a person can't read a text in full.
+func readable(text string) error {
+	switch {
+	case !utf8.ValidString(text):
+		return errors.New("is not UTF-8 text")
+	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return errors.New("has a character that can't be printed, such as a line's end")
+	}
+	return nil
+}
+
 // pathUnder returns the real path of an existing file or folder below a folder. No part of it below the folder begins
 // with a dot.
 func pathUnder(dir, value string) (string, error) {
@@ -355,6 +371,9 @@ func pathUnder(dir, value string) (string, error) {
 	real, err := realpath.Of(below(dir, value))
 	if err != nil || !Within(dir, real) {
 		return "", fmt.Errorf("is no existing file or folder below %s", dir)
+	}
+	if err := readable(real); err != nil {
+		return "", fmt.Errorf("leads to a path that %w", err)
 	}
 	rel, err := filepath.Rel(dir, real)
 	if err != nil {

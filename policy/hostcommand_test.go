@@ -17,12 +17,13 @@ import (
 func hostFolder(t *testing.T) string {
 	t.Helper()
 	dir := testdir.Private(t)
-	for _, sub := range []string{"src/one/.git", "outside", "src/-o"} {
+	for _, sub := range []string{"src/one/.git", "outside", "src/-o", "src/a\nb", "src/a\xffb"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for link, to := range map[string]string{"src/out": "../outside", "src/in": "one", "src/git": "one/.git"} {
+	for link, to := range map[string]string{"src/out": "../outside", "src/in": "one", "src/git": "one/.git",
+		"src/line": "a\nb", "src/bytes": "a\xffb"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -67,6 +68,8 @@ func TestAttackHostValues(t *testing.T) {
 		{"a way up and down", "pull", pull("one/../one", "3"), "has .. in it"},
 		{"a dot name", "pull", pull("one/.git", "3"), "begins with a dot"},
 		{"a link to a dot name", "pull", pull("git", "3"), "begins with a dot"},
+		{"a link to a name with a line's end", "pull", pull("line", "3"), "leads to a path that has a character"},
+		{"a link to a name that is no UTF-8", "pull", pull("bytes", "3"), "leads to a path that is not UTF-8"},
 		{"nothing there", "pull", pull("none", "3"), "is no existing file or folder below"},
 		{"a line's end", "pull", pull("one\n", "3"), "can't be printed"},
 		{"a NUL", "pull", pull("one\x00", "3"), "can't be printed"},
@@ -83,6 +86,7 @@ func TestAttackHostValues(t *testing.T) {
 		{"a pattern", "tag", tag("v1", "main"), "git tag v1 main {literal}"},
 		{"an option that the file lists", "tag", tag("v1", "-a"), "git tag v1 -a {literal}"},
 		{"an option that a pattern lets through", "tag", tag("-d", "main"), "would be an option"},
+		{"a long command line", "tag", tag(strings.Repeat("a", 4090), "main"), "4096 are the most"},
 		{"a pattern in the middle", "tag", tag("v1 --force", "main"), "text that matches"},
 		{"a placeholder in a value", "tag", tag("{kind}", "main"), "text that matches"},
 		{"a value that is not listed", "tag", tag("v1", "main2"), "one of -a, main"},
@@ -122,6 +126,7 @@ func TestHostTables(t *testing.T) {
 		"[host.a]\nargv = [\"git\", \"{x}\"]\nx = { from = 2, to = 1 }":            "x needs one type",
 		"[host.a]\nargv = [\"git\", \"{x}\"]\nx = { of = [] }":                     "of does not fit",
 		"[host.a]\nargv = [\"git\", \"{x}\"]\nx = { pattern = \"(\" }":             "error parsing regexp",
+		"[host.a]\nargv = [\"git\", \"{x}\"]\nx = { pattern = \"a)|(?:b\" }":       "error parsing regexp",
 		"[host.a]\nargv = [\"git\", \"{x}\"]\nx = { of = [\"a\"], under = \"/\" }": "x needs one type",
 		"[principals.al]\n[principals.al.host.a]\nargv = [\"git\"]":                "principals.al has host of its own",
 	} {
