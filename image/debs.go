@@ -97,8 +97,7 @@ func (ps Parts) DebStatus(arch Arch, asked []string) (status []byte, names []str
 	}
 	for _, name := range debsOnly {
 		wanted := slices.ContainsFunc(asked, func(spec string) bool {
-			only, _,
-				_ := strings.Cut(spec, "=")
+			only, _, _ := strings.Cut(spec, "=")
 			return only == name
 		})
 		if wanted || slices.Contains(names, name) {

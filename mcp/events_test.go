@@ -37,12 +37,14 @@ func TestAttackResumableStreams(t *testing.T) {
 		"Mcp-Protocol-Version: 2025-11-25")
 	_, rest, _ := strings.Cut(answer, "id: ")
 	first, _, _ := strings.Cut(rest, "\n")
+	if first == "" || strings.Contains(answer, "event: prime") {
+		t.Errorf("the first event has no id, or a name that clients do not know: %q", answer)
+	}
 	hers, hersToken := begin("mallory")
 	for n := range 14 { // 168 MiB
-		if code, _,
-			_ := send(t, "POST", url+"/mcp",
-			fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/read","params":{"uri":"unitask://runs/%s/stdout"}}`, n+2,
-				id), hers, hersToken); code != 200 {
+		read := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/read",`+
+			`"params":{"uri":"unitask://runs/%s/stdout"}}`, n+2, id)
+		if code, _, _ := send(t, "POST", url+"/mcp", read, hers, hersToken); code != 200 {
 			t.Fatal(code)
 		}
 	}

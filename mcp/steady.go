@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 	"sync"
@@ -114,8 +115,17 @@ type steadyWriter struct {
 
 func (s *steadyWriter) extend(at time.Time) { _ = s.control.SetWriteDeadline(at) }
 
+// primed begins the first event of a stream: the SDK gives it a name, which strict clients do not know, and which the
+// protocol does not have.
+var primed = []byte("event: prime\n")
+
 func (s *steadyWriter) Write(p []byte) (int, error) {
-	return s.patience.write(p, s.extend, s.ResponseWriter.Write)
+	rest, isPrimed := bytes.CutPrefix(p, primed)
+	n, err := s.patience.write(rest, s.extend, s.ResponseWriter.Write)
+	if isPrimed {
+		n += len(primed)
+	}
+	return n, err
 }
 
 // FlushError is called by a ResponseController.

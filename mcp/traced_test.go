@@ -87,9 +87,8 @@ func TestTracedRun(t *testing.T) {
 	stop := telemetry.Start(t.Context(), "1", func(what string) { t.Error(what) })
 	rt := open(t, unitask.PoolSize{})
 	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}), "")
-	if res, _,
-		text := call(t, cs, "run_code", js("console.log('printed-0123456789'); process.exit(1)")); !res.IsError ||
-		!strings.Contains(text, "printed-0123456789") {
+	res, _, text := call(t, cs, "run_code", js("console.log('printed-0123456789'); process.exit(1)"))
+	if !res.IsError || !strings.Contains(text, "printed-0123456789") {
 		t.Fatal(text)
 	}
 	stop()
