@@ -46,6 +46,10 @@ func askerOf(call context.Context, caller unitask.Caller, req *sdk.CallToolReque
 		said := make(chan unitask.Verdict, 1)
 		go func() { // a client that reads nothing blocks this goroutine, not the run
 			res, err := req.Session.Elicit(asked, form())
+			if err != nil && asked.Err() == nil { // the SDK refuses an answer that is not in the form
+				said <- unitask.Deny
+				return
+			}
 			said <- verdict(res, err)
 		}()
 		select {
@@ -87,7 +91,7 @@ func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
 			return v
 		}
 		return unitask.Deny // nobody waits for a better answer
-	case "decline":
+	case "decline", "cancel": // a client without a user cancels each form: the run does not wait for others
 		return unitask.Deny
 	}
 	return ""

@@ -31,7 +31,7 @@ func TestAttackApprovalAnswers(t *testing.T) {
 		{"declined, with an answer", &sdk.ElicitResult{Action: "decline", Content: map[string]any{"answer": "allow"}}, nil,
 			unitask.Deny},
 		{"dismissed, with an answer", &sdk.ElicitResult{Action: "cancel", Content: map[string]any{"answer": "allow"}}, nil,
-			""},
+			unitask.Deny},
 		{"accepted, without an answer", &sdk.ElicitResult{Action: "accept"}, nil, unitask.Deny},
 		{"another answer", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "always"}}, nil,
 			unitask.Deny},

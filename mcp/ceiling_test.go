@@ -163,6 +163,8 @@ func TestAskFirst(t *testing.T) {
 		{via: unitask.ViaHTTP, form: true, wantOpen: "[b.test]", ask: "[]"},
 		{text: "allowNetAny = true", via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
 		{text: "allowNetAny = true", trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},
+		{text: "allowNetAny = false", trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
+		{text: "allowNet = []", trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},
 		{text: `allowNet = ["b.test"]`, via: unitask.ViaMCP, form: true, wantOpen: "[]", ask: "[b.test]"},
 		{text: `allowNet = ["b.test"]`, trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},
 		{text: `ask = ["c.test"]`, trusted: true, via: unitask.ViaMCP, form: true, wantOpen: "[b.test]", ask: "[]"},

@@ -184,7 +184,10 @@ func (s *Server) runOnHost(ctx context.Context, live *live, caller unitask.Calle
 	if err != nil {
 		detail["error"] = err.Error()
 	}
-	if err = errors.Join(err, note(audit.HostEnded, detail)); err != nil {
+	if unlogged := note(audit.HostEnded, detail); unlogged != nil {
+		s.opts.Log.Error("the audit log can't have the end of a host command", "name", h.Name, "error", unlogged)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	return hostAnswer(h.Name, argv, res, printed)
@@ -222,6 +225,9 @@ func allowOnHost(ctx context.Context, h *policy.HostCommand, argv []string, ask 
 	where := "an empty folder"
 	if h.Dir != "" {
 		where = strconv.QuoteToASCII(h.Dir)
+	}
+	if h.User != "" {
+		where += ", as the user " + strconv.QuoteToASCII(h.User)
 	}
 	switch ask(asked, func() *sdk.ElicitParams {
 		return yesOrNo(fmt.Sprintf("A model wants to run the command %s of the ceiling on this host, outside of any "+

@@ -36,6 +36,18 @@ ask = false
 func hostClient(t *testing.T, table, revision string, answer func(message string) *sdk.ElicitResult) (
 	cs *sdk.ClientSession, home string) {
 	t.Helper()
+	opts := &sdk.ClientOptions{}
+	if answer != nil {
+		opts.ElicitationHandler = func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			return answer(r.Params.Message), nil
+		}
+	}
+	return hostClientWith(t, table, revision, opts)
+}
+
+func hostClientWith(t *testing.T, table, revision string, opts *sdk.ClientOptions) (
+	cs *sdk.ClientSession, home string) {
+	t.Helper()
 	file := filepath.Join(testdir.Private(t), policy.CeilingFile)
 	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
 		t.Fatal(err)
@@ -50,12 +62,6 @@ func hostClient(t *testing.T, table, revision string, answer func(message string
 	a, b := sdk.NewInMemoryTransports()
 	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
 		t.Fatal(err)
-	}
-	opts := &sdk.ClientOptions{}
-	if answer != nil {
-		opts.ElicitationHandler = func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-			return answer(r.Params.Message), nil
-		}
 	}
 	cs, err = sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b,
 		&sdk.ClientSessionOptions{ProtocolVersion: revision})
@@ -111,7 +117,7 @@ func TestHostExec(t *testing.T) {
 			got = append(got, hostCall(t, cs, say))
 		}
 		want := []string{"exit code 0\n--- stdout\nyes it's; done\n", "say was not run: its user denied it",
-			"say was not run: its user denied it", "say was not run: nobody answered"}
+			"say was not run: its user denied it", "say was not run: its user denied it"}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: got %q, want %q", revision, got, want)
 		}
@@ -258,4 +264,40 @@ func TestAttackHostRequestFile(t *testing.T) {
 	list := hostCall(t, cs, object{"op": "list"})
 	attack.Check(t, "commands of a file below a trusted one", "absent",
 		map[bool]string{true: list, false: "absent"}[strings.Contains(list, "evil")])
+}
+
+// The state of a question belongs to one call. It answers no call of another command, and a repeated call without an
+// answer is asked again.
+func TestAttackHostRounds(t *testing.T) {
+	cs, _ := hostClientWith(t, hostTable, "2026-07-28", notAsked(t))
+	call := func(args object, state string, answer *sdk.ElicitResult) *sdk.CallToolResult {
+		t.Helper()
+		params := &sdk.CallToolParams{Name: "host_exec", Arguments: args}
+		if params.RequestState = state; answer != nil {
+			params.InputResponses = sdk.InputResponseMap{"approval": answer}
+		}
+		res, err := cs.CallTool(t.Context(), params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	say := object{"name": "say", "values": object{"word": "yes"}}
+	state := asksAbout(t, call(say, "", nil), "echo yes")
+	for name, args := range map[string]object{"of another command": {"name": "free"},
+		"with another value": {"name": "say", "values": object{"word": "no"}}} {
+		res := call(args, state, accepts("once"))
+		got := "refused"
+		if text := res.Content[0].(*sdk.TextContent).Text; !strings.Contains(text, "belongs to a call of another tool") {
+			got = text
+		}
+		attack.Check(t, "an answer for a call "+name, "refused", got)
+	}
+	if again := asksAbout(t, call(say, state, nil), "echo yes"); again != state {
+		t.Errorf("got %q, want the same question", again)
+	}
+	res := call(say, state, accepts("once"))
+	if text := res.Content[0].(*sdk.TextContent).Text; !strings.Contains(text, "exit code 0") {
+		t.Error(text)
+	}
 }

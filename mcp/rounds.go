@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,6 +33,8 @@ type rounds struct {
 // round is one such run.
 type round struct {
 	id, caller string
+	call       [sha256.Size]byte // of the tool and its arguments, which the repeated call must have, too
+	expiry     *time.Timer       // valid when done is closed
 	cancel     context.CancelFunc
 	news       chan struct{} // there is a question
 	done       chan struct{} // closed when the run has ended, with these:
@@ -63,13 +66,14 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 	var r *round
 	if state := req.Params.RequestState; state != "" {
 		var err error
-		if r, err = s.rounds.find(state, caller.Name); err != nil {
+		if r, err = s.rounds.find(state, caller.Name, callOf(req)); err != nil {
 			return nil, nil, err
 		}
-		answered, _ := req.Params.InputResponses[roundInput].(*sdk.ElicitResult)
-		r.answer(state, verdict(answered, nil))
+		if answered, ok := req.Params.InputResponses[roundInput].(*sdk.ElicitResult); ok { // else it is asked again
+			r.answer(state, verdict(answered, nil))
+		}
 	} else {
-		r = s.rounds.begin(ctx, caller.Name, run)
+		r = s.rounds.begin(ctx, caller.Name, callOf(req), run)
 	}
 	for {
 		if q := r.question(); q != nil {
@@ -83,6 +87,9 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 			r.cancel()
 			<-r.done
 		case <-r.done:
+			if r.question() != nil { // it came at the end, and stays open
+				continue
+			}
 		}
 		break
 	}
@@ -90,10 +97,15 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 	return r.out, r.res, r.err
 }
 
-func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round {
+// callOf hashes a call's tool and arguments.
+func callOf(req *sdk.CallToolRequest) [sha256.Size]byte {
+	return sha256.Sum256([]byte(req.Params.Name + " " + string(req.Params.Arguments)))
+}
+
+func (all *rounds) begin(ctx context.Context, caller string, call [sha256.Size]byte, run runWith) *round {
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &round{id: rand.Text(), caller: caller, cancel: cancel, news: make(chan struct{}, 1), done: make(chan struct{}),
-		waits: true}
+	r := &round{id: rand.Text(), caller: caller, call: call, cancel: cancel, waits: true,
+		news: make(chan struct{}, 1), done: make(chan struct{})}
 	all.mu.Lock()
 	if all.open == nil {
 		all.open = map[string]*round{}
@@ -103,20 +115,23 @@ func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round
 	go func() {
 		defer cancel()
 		r.out, r.res, r.err = run(live, r.ask)
+		r.expiry = time.AfterFunc(roundKept, func() { all.drop(r) })
 		close(r.done)
-		time.AfterFunc(roundKept, func() { all.drop(r) })
 	}()
 	return r
 }
 
 // find returns the caller's run that a state names, for the one call that continues with it.
-func (all *rounds) find(state, caller string) (*round, error) {
+func (all *rounds) find(state, caller string, call [sha256.Size]byte) (*round, error) {
 	id, _, _ := strings.Cut(state, ".")
 	all.mu.Lock()
 	r := all.open[id]
 	all.mu.Unlock()
 	if r == nil || r.caller != caller {
 		return nil, errors.New("requestState: no run waits for this answer; it has ended, and list_runs has it")
+	}
+	if r.call != call {
+		return nil, errors.New("requestState: it belongs to a call of another tool, or with other arguments")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +142,10 @@ func (all *rounds) find(state, caller string) (*round, error) {
 	return r, nil
 }
 
+// drop forgets a run that has ended.
 func (all *rounds) drop(r *round) {
+	<-r.done
+	r.expiry.Stop()
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	delete(all.open, r.id)

@@ -115,6 +115,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, askerOf(ctx, caller, req).approver())
 }
 
+// argumentOf has run_code's names for fields of a request.
+var argumentOf = map[string]string{"inlineFiles": "files", "ask": "allowNet"}
+
 // runNow runs the code, or a session's step. It reports progress to live, and asks approve the ceiling's questions. It
 // releases the run's resources as soon as the run has ended, before anything is written to the client.
 func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs,
@@ -161,16 +164,24 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	done()
 	live.close()
 	if res == nil {
-		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "inlineFiles" {
-			field.Field = "files" // run_code's name for it
+		if field := new(policy.FieldError); errors.As(err, &field) && argumentOf[field.Field] != "" {
+			field.Field = argumentOf[field.Field]
 		}
 		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
 		return nil, nil, err
 	}
 	printed.show(res)
 	res.Error = flagNames.Replace(res.Error)
+	for i := range res.Policy.Denials {
+		if d := &res.Policy.Denials[i]; d.Field == "ask" { // its call had allowNet (askFirst)
+			d.Field, d.Key = "allowNet", strings.Replace(d.Key, "ask", "allowNet", 1)
+		}
+	}
 	for i := range res.Hints {
 		h := &res.Hints[i]
+		if h.Field == "ask" {
+			h.Field, h.Text = "allowNet", strings.Replace(h.Text, ": its ask ", ": its allowNet ", 1)
+		}
 		if h.Field == "kernel" { // run_code can't choose the kernel
 			h.Text, _, _ = strings.Cut(h.Text, ": --kernel")
 		}

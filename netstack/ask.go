@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -46,6 +47,17 @@ const (
 	// maxUnanswered is the number of unanswered questions after which nobody is asked any more.
 	maxUnanswered = 2
 )
+
+// Reasons for a denial about which nobody was asked.
+var (
+	tooManyQuestions = "more than " + strconv.Itoa(maxQuestions) + " questions in a run"
+	tooFewAnswers    = "nobody has answered before"
+)
+
+// Unasked reports whether a rule asks about the connection, but nobody was asked any more.
+func (d Decision) Unasked() bool {
+	return strings.HasSuffix(d.Reason, tooManyQuestions) || strings.HasSuffix(d.Reason, tooFewAnswers)
+}
 
 // Asker asks one question at a time, and remembers the answers. It may outlive a Network: a Network that
 // continues another one (Detach, a paused machine) takes over its Asker, with the limits.
@@ -139,9 +151,9 @@ func (a *Asker) decided(q Question) (Answer, bool) {
 	}
 	switch {
 	case a.asked == maxQuestions:
-		return Answer{Why: "more than " + strconv.Itoa(maxQuestions) + " questions in a run"}, true
+		return Answer{Why: tooManyQuestions}, true
 	case a.unanswered == maxUnanswered:
-		return Answer{Why: "nobody has answered before"}, true
+		return Answer{Why: tooFewAnswers}, true
 	}
 	a.asked++
 	return Answer{}, false

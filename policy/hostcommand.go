@@ -236,8 +236,8 @@ func (h *HostCommand) check() error {
 		switch {
 		case i == 0 && (len(names) > 0 || arg == "" || strings.Contains(arg, "/") && !filepath.IsAbs(arg)):
 			return fmt.Errorf("argv %.80q: the program is a name or an absolute path, without placeholders", arg)
-		case i > 0 && len(names) > 0 && takesProgram.MatchString(h.Argv[i-1]):
-			return fmt.Errorf("argv %.80q: no placeholder may stand in code, which %s takes", arg, h.Argv[i-1])
+		case i > 0 && len(names) > 0 && (takesProgram.MatchString(h.Argv[i-1]) || hasProgram.MatchString(arg)):
+			return fmt.Errorf("argv %.80q: no placeholder may stand in code, which -c, -e and the like take", arg)
 		}
 	}
 	for name := range h.Values {
@@ -258,6 +258,9 @@ func (h *HostCommand) check() error {
 
 // takesProgram matches options whose next argument is code to many programs.
 var takesProgram = regexp.MustCompile(`^(-[a-zA-Z]*[ceE]|--eval|--command|--exec|-exec)$`)
+
+// hasProgram matches such options with the code in the same argument.
+var hasProgram = regexp.MustCompile(`^(-[ceE][^-]*|--(eval|command|exec)=.*)\{`)
 
 var placeholder = regexp.MustCompile(`\{\{|\}\}|\{([a-zA-Z][a-zA-Z0-9_]*)\}|[{}]`)
 
@@ -412,6 +415,9 @@ func (v HostValue) String() string {
 // String shows the command as its table has it.
 func (h *HostCommand) String() string {
 	text := strings.Join(h.Argv, " ")
+	if h.User != "" {
+		text += ", as the user " + h.User
+	}
 	if !h.Ask {
 		text += ", without a question"
 	}

@@ -115,6 +115,8 @@ func TestHostTables(t *testing.T) {
 		"[host.a]\nargv = [\"git\", \"{ x\"]":                                      "a brace is no placeholder",
 		"[host.a]\nargv = [\"git\"]\nx = { of = [\"a\"] }":                         `the placeholder "x" is not in argv`,
 		"[host.a]\nargv = [\"sh\", \"-c\", \"{x}\"]\nx={of=[\"a\"]}":               "no placeholder may stand in code",
+		"[host.a]\nargv = [\"node\", \"--eval={x}\"]\nx={of=[\"a\"]}":              "no placeholder may stand in code",
+		"[host.a]\nargv = [\"perl\", \"-e{x}\"]\nx={of=[\"a\"]}":                   "no placeholder may stand in code",
 		"[host.a]\nargv = [\"git\"]\nshell = true":                                 `unknown key "shell"`,
 		"[host.a]\nargv = [\"git\"]\nASK = false":                                  `unknown key "ASK"`,
 		"[host.a]\nargv = [\"git\"]\nask = \"no\"":                                 "ask must be true or false",

@@ -112,12 +112,16 @@ func (c *Ceiling) Bounds(key string) bool {
 }
 
 // DecidesHosts reports whether the ceiling's author says which hosts need a question: the ceiling, or the one that it
-// narrows, has allowNet, allowNetAny or ask. A file that only narrows another ceiling decides nothing.
+// narrows, has allowNet, ask, or allowNetAny = true. A file that only narrows another ceiling decides nothing.
 func (c *Ceiling) DecidesHosts() bool {
 	for c != nil && c.over != nil {
 		c = c.over
 	}
-	return c.Bounds("allowNet") || c.Bounds("allowNetAny") || c.Bounds("ask")
+	if c == nil {
+		return false
+	}
+	every, _ := c.most["allowNetAny"].(bool)
+	return every || c.Bounds("allowNet") || c.Bounds("ask")
 }
 
 // Widening is a value that one ceiling allows beyond another.

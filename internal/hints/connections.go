@@ -29,7 +29,7 @@ type Connections struct {
 func (c *Connections) See(d netstack.Decision) {
 	switch {
 	case d.Verdict == netstack.Allowed, d.Host() == "",
-		strings.HasPrefix(d.Reason, "not approved"): // Asker.Denied reports these
+		strings.HasPrefix(d.Reason, "not approved") && !d.Unasked(): // Asker.Denied reports these
 		return
 	case d.Proto == "tcp", d.Proto == "dns" && d.Rule == "",
 		d.Proto == "http" && (d.Reason == broker.DeniedByRule || d.Reason == broker.AllowedByNone):
@@ -91,7 +91,7 @@ func connection(d netstack.Decision, f Facts) run.Hint {
 		return h
 	}
 	asked := slices.IndexFunc(f.Denials, func(one policy.Denial) bool {
-		return one.Field == "allowNet" && (one.Requested == host || one.Requested == d.Host()) ||
+		return (one.Field == "allowNet" || one.Field == "ask") && (one.Requested == host || one.Requested == d.Host()) ||
 			one.Field == "allowHttp" && d.Proto == "http" && strings.Contains(one.Requested, " "+d.Host()+"/")
 	})
 	switch {

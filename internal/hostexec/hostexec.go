@@ -13,6 +13,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -73,15 +74,18 @@ func Run(ctx context.Context, c Command) (res Result, err error) {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	slices.Sort(cmd.Env)
-	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
+	var late atomic.Bool // its time was over while it ran
+	cmd.Cancel = func() error {
+		late.Store(ctx.Err() == nil)
+		return killGroup(cmd.Process.Pid)
+	}
 	begin := time.Now()
 	if err = cmd.Start(); err != nil {
 		return res, err
 	}
 	err = cmd.Wait()
 	_ = killGroup(cmd.Process.Pid) // what it left behind
-	res = Result{ExitCode: cmd.ProcessState.ExitCode(), TimedOut: timed.Err() != nil && ctx.Err() == nil,
-		Took: time.Since(begin)}
+	res = Result{ExitCode: cmd.ProcessState.ExitCode(), TimedOut: late.Load(), Took: time.Since(begin)}
 	if ctx.Err() != nil {
 		return res, context.Cause(ctx)
 	}

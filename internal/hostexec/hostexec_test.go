@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,6 +84,11 @@ func TestAttackEndless(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 	still(t, "processes that a command left", left)
+
+	res, _ = runs(t, Command{Argv: []string{"sh", "-c", "setsid sleep 5 & sleep 0.3; exit 3"},
+		Env: map[string]string{"PATH": os.Getenv("PATH")}, Timeout: time.Second})
+	attack.Check(t, "a process that leaves the group, with the output open", "exit code 3, timed out: false",
+		fmt.Sprintf("exit code %d, timed out: %t", res.ExitCode, res.TimedOut))
 }
 
 // still checks that a file does not grow.
