@@ -18,6 +18,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/hostexec"
 	"github.com/unitask/unitask/policy"
@@ -26,9 +27,6 @@ import (
 // The tool host_exec runs commands of the host that the ceiling declares. It exists only on a server's stdin and
 // stdout, and only if the ceiling has a [host] table. Its user is asked before each command, unless the table says
 // otherwise.
-
-// hostPatience is how long the user has to answer.
-const hostPatience = time.Minute
 
 // hostArgs are host_exec's arguments.
 type hostArgs struct {
@@ -219,7 +217,7 @@ func allowOnHost(ctx context.Context, h *policy.HostCommand, argv []string, ask 
 		return fmt.Errorf("%s needs its user's answer, and this client can't show a form: ask = false in [host.%s] of the "+
 			"ceiling lets it run unasked", h.Name, h.Name)
 	}
-	until := time.Now().Add(hostPatience)
+	until := time.Now().Add(approval.Patience)
 	asked, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	where := "an empty folder"
@@ -283,7 +281,7 @@ func (s *Server) requestHostCommand(ctx context.Context, argv []string, ask aske
 	text := fmt.Sprintf("To declare this command, the user adds these lines to %s, trusts that file again "+
 		"(unitask policy trust) and restarts the server:\n%s", s.trustedFile(), lines)
 	if ask != nil {
-		asked, cancel := context.WithTimeout(ctx, hostPatience)
+		asked, cancel := context.WithTimeout(ctx, approval.Patience)
 		defer cancel()
 		if ask(asked, func() *sdk.ElicitParams {
 			return yesOrNo("A model asks for a command of this host. "+text, "Will you add it?", "No", "Yes, by hand")
@@ -316,16 +314,12 @@ func declaration(argv []string) (string, error) {
 	}
 	var out bytes.Buffer
 	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(filepath.Base(argv[0])), "-"), "-0123456789")
-	fmt.Fprintf(&out, "[host.%s]\n", firstOf(name, "command"))
+	if name == "" || len(name) > 40 {
+		name = "command"
+	}
+	fmt.Fprintf(&out, "[host.%s]\n", name)
 	err := toml.NewEncoder(&out).Encode(map[string]any{"argv": escaped})
 	return out.String(), err
-}
-
-func firstOf(text, otherwise string) string {
-	if text == "" || len(text) > 40 {
-		return otherwise
-	}
-	return text
 }
 
 var plainArg = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,{}-]+$`)

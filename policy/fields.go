@@ -55,9 +55,9 @@ var Fields = []Field{
 		Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)",
 		kind: choice{"linux", "nanos", auto}},
 	{Key: "secrets", Flag: "secret",
-		Help: "NAME[@HOST[:PLACE+…],…], of the environment, or with =@FILE, =keyring:ACCOUNT and others (unitask secret). " +
-			"NAME@HOST is the better one: the value goes into HTTPS requests to these hosts and never enters the machine, " +
-			"where the code has a placeholder; NAME gives the value to the code. Places: " +
+		Help: "NAME[@HOST[:PLACE+…],…], of the environment, or with =@FILE, =keyring:ACCOUNT and others " +
+			"(unitask secret). NAME@HOST is the better one: the value goes into HTTPS requests to these hosts " +
+			"and never enters the machine, where the code has a placeholder; NAME gives the value to the code. Places: " +
 			"header (without any), header.FIELD, query, path, body, sigv4 (AWS' signatures are made with it); " +
 			"pass lets a placeholder elsewhere through. Redacted from output and record; repeatable",
 		kind: rules[SecretRule]{parse: ParseSecret, meet: SecretRule.intersect, merge: mergeSecrets, table: secretTable}},

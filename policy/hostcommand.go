@@ -19,12 +19,12 @@ import (
 
 // Limits of host commands.
 const (
-	MaxHostCommands = 64
+	maxHostCommands = 64
 	maxHostArgs     = 64
 	maxHostText     = 4096 // bytes of a value, a description or a whole command line
-	// HostCommandTime is the usual time limit, maxHostTime the longest.
-	HostCommandTime = time.Minute
-	maxHostTime     = time.Hour
+	// hostTime is the usual time limit, maxHostTime the longest.
+	hostTime    = time.Minute
+	maxHostTime = time.Hour
 )
 
 // HostCommand is a command of the host that models may run: a [host.NAME] table of a ceiling. No shell reads it.
@@ -51,11 +51,8 @@ type HostValue struct {
 // HostCommands returns the host's commands that models may run, by name; nil if they get none. A file that only narrows
 // another ceiling adds none.
 func (c *Ceiling) HostCommands() map[string]*HostCommand {
-	if c == nil {
+	if c = c.base(); c == nil {
 		return nil
-	}
-	for c.over != nil {
-		c = c.over
 	}
 	return c.host
 }
@@ -70,8 +67,8 @@ func parseHostCommands(value any, dir string) (map[string]*HostCommand, error) {
 	if !ok {
 		return nil, fmt.Errorf("is a %s: use [host.NAME]", tomlType(value))
 	}
-	if len(table) > MaxHostCommands {
-		return nil, fmt.Errorf("has %d commands, and %d is the most", len(table), MaxHostCommands)
+	if len(table) > maxHostCommands {
+		return nil, fmt.Errorf("has %d commands, and %d is the most", len(table), maxHostCommands)
 	}
 	list := map[string]*HostCommand{}
 	for _, name := range slices.Sorted(maps.Keys(table)) {
@@ -82,7 +79,7 @@ func parseHostCommands(value any, dir string) (map[string]*HostCommand, error) {
 		case !ok:
 			return nil, fmt.Errorf("%s is a %s: use [host.%s]", name, tomlType(table[name]), name)
 		}
-		h := &HostCommand{Name: name, Timeout: HostCommandTime, Ask: true, Values: map[string]HostValue{}}
+		h := &HostCommand{Name: name, Timeout: hostTime, Ask: true, Values: map[string]HostValue{}}
 		if err := h.read(own, dir); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -135,8 +132,8 @@ func (h *HostCommand) read(table map[string]any, dir string) (err error) {
 		default:
 			kind, ok := value.(map[string]any)
 			if !ok {
-				return fmt.Errorf("unknown key %.40q: use argv, about, dir, user, env, timeoutSeconds, ask, or the name of a "+
-					"placeholder with a table", key)
+				return fmt.Errorf("unknown key %.40q: use %s, or the name of a placeholder with a table", key,
+					strings.Join(slices.Sorted(maps.Keys(hostKeys)), ", "))
 			}
 			if h.Values[key], err = readHostValue(kind, dir); err != nil {
 				return fmt.Errorf("%s %w", key, err)

@@ -111,13 +111,18 @@ func (c *Ceiling) Bounds(key string) bool {
 	return false
 }
 
-// DecidesHosts reports whether the ceiling's author says which hosts need a question: the ceiling, or the one that it
-// narrows, has allowNet, ask, or allowNetAny = true. A file that only narrows another ceiling decides nothing.
-func (c *Ceiling) DecidesHosts() bool {
+// base returns the ceiling that this one narrows in the end, or itself; nil for nil.
+func (c *Ceiling) base() *Ceiling {
 	for c != nil && c.over != nil {
 		c = c.over
 	}
-	if c == nil {
+	return c
+}
+
+// DecidesHosts reports whether the ceiling's author says which hosts need a question: the ceiling, or the one that it
+// narrows, has allowNet, ask, or allowNetAny = true. A file that only narrows another ceiling decides nothing.
+func (c *Ceiling) DecidesHosts() bool {
+	if c = c.base(); c == nil {
 		return false
 	}
 	every, _ := c.most["allowNetAny"].(bool)
