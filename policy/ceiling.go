@@ -360,6 +360,11 @@ const Example = `# The most that unitask may give to a run started in this folde
 # filesUnder = ["./data"]
 # dirsUnder = ["./data", "/srv/shared"]
 
+# The host's own files, for models over MCP (not over HTTP), once you trust this file: whether they
+# may list and read what is below the folders above, and below which they may propose changes.
+# hostFiles = true
+# writeUnder = ["./notes"]
+
 # false: no debugger may join a run's machine (unitask debug).
 # debug = false
 

@@ -93,8 +93,14 @@ var Limits = []Field{
 	{Key: "pausedBytes", kind: number[int64]{least: 1, most: maxTransfer, none: -1, unit: bytesOf}},
 }
 
+// tools lists keys of a ceiling about tools that work on the host, outside of any machine. No request has them.
+var tools = []Field{
+	{Key: "hostFiles", kind: permission{}},
+	{Key: "writeUnder", kind: mounts{}},
+}
+
 // every lists the fields that a ceiling may have.
-var every = slices.Concat(Fields, Limits)
+var every = slices.Concat(Fields, Limits, tools)
 
 // JailNames are the layers and limits of a machine's jail, by their names in package vmm.
 var JailNames = []string{

@@ -18,7 +18,7 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn returns the ceiling on models' runs, key by key, unless a file says otherwise. It allows no container images,
-// no packages, no secrets and no raw TCP, and only files of dir. It allows no files if dir is "". Nor does it if dir is
+// no packages, no secrets, no raw TCP and no tools for the host's files, and only files of dir. It allows no files if dir is "". Nor does it if dir is
 // or contains the user's home, or home, unitask's own, which has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
@@ -35,7 +35,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	}
 	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames),
 		"packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under,
-		"dirsUnder": under}}
+		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}}}
 }
 
 // holds reports whether a folder is another one, or above it, even if a mount gives it another path.

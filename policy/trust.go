@@ -187,7 +187,7 @@ func (c *Ceiling) digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n%s", len(c.text), c.text)
 	write := func(c *Ceiling) {
-		text, _ := json.Marshal([]any{c.most["filesUnder"], c.most["dirsUnder"]})
+		text, _ := json.Marshal([]any{c.most["filesUnder"], c.most["dirsUnder"], c.most["writeUnder"]})
 		fmt.Fprintf(h, "\n%s", text)
 	}
 	write(c)

@@ -10,3 +10,8 @@ import (
 func renameFree(dir *os.Root, tmp, name string) error {
 	return inFolder(dir, func(fd int) error { return unix.Renameat2(fd, tmp, fd, name, unix.RENAME_NOREPLACE) })
 }
+
+// Exchange gives each of two files in a folder the other's name, in one step. Some file systems have no such step.
+func Exchange(dir *os.Root, a, b string) error {
+	return inFolder(dir, func(fd int) error { return unix.Renameat2(fd, a, fd, b, unix.RENAME_EXCHANGE) })
+}

@@ -56,14 +56,19 @@ const (
 	CeilingForgotten Kind = "ceiling.forgotten"
 	HostStarted      Kind = "host.started" // a command of the host that a ceiling declares
 	HostEnded        Kind = "host.ended"
-	HostRefused      Kind = "host.refused" // by its user, or because nobody could be asked
+	HostRefused      Kind = "host.refused"     // by its user, or because nobody could be asked
+	ChangesProposed  Kind = "changes.proposed" // to the host's files
+	ChangesStarted   Kind = "changes.started"  // to apply or undo them
+	ChangesEnded     Kind = "changes.ended"
+	ChangesRefused   Kind = "changes.refused" // by their user, or because nobody could be asked
 )
 
 // Kinds lists all kinds.
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded,
 	ImageRemoved, PackagesAdded, PackagesRemoved,
 	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
-	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused}
+	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused,
+	ChangesProposed, ChangesStarted, ChangesEnded, ChangesRefused}
 
 // Schema is the version of an entry; it grows when a member is removed or changes its meaning.
 const Schema = 1

@@ -80,7 +80,7 @@ func (f *Folder) File(name string, from io.Reader) (reason string, err error) {
 	dir := f.root
 	parts := strings.Split(name, "/")
 	for _, part := range parts[:len(parts)-1] {
-		sub, err := enter(dir, part)
+		sub, err := Enter(dir, part)
 		if dir != f.root {
 			dir.Close()
 		}
@@ -104,7 +104,7 @@ func (f *Folder) put(dir *os.Root, base, name string, from io.Reader) (reason st
 	if reason := f.taken(dir, base); reason != "" {
 		return reason, nil
 	}
-	tmp, to, err := partialFile(dir, 0o644)
+	tmp, to, err := PartialFile(dir, 0o644)
 	if err != nil {
 		return plain(err).Error(), nil
 	}
@@ -159,12 +159,17 @@ func (f *Folder) taken(dir *os.Root, base string) string {
 	return ""
 }
 
-// enter opens the subfolder name of dir, and creates it if it is missing. It never follows a link, even one that
+// Enter opens the subfolder name of dir, and creates it if it is missing. It never follows a link, even one that
 // replaces the folder meanwhile.
-func enter(dir *os.Root, name string) (*os.Root, error) {
+func Enter(dir *os.Root, name string) (*os.Root, error) {
 	if err := dir.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
+	return Descend(dir, name)
+}
+
+// Descend is Enter for a subfolder that exists.
+func Descend(dir *os.Root, name string) (*os.Root, error) {
 	there, err := dir.Lstat(name)
 	if err != nil {
 		return nil, err

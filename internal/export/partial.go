@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// A copy has a name with this prefix until it is complete. Its process holds a lock on it, so that the next copy into
-// the same folder can recognize the remains of a killed process.
-const partialName = ".unitask-cp-"
+// PartialName begins the name of a copy until it is complete. Its process holds a lock on it, so that the next copy
+// into the same folder can recognize the remains of a killed process.
+const PartialName = ".unitask-cp-"
 
 // partialAge is the minimum age of remains: a new copy is not locked for a moment.
 const partialAge = time.Minute
 
-// partialFile creates a locked file to be filled.
-func partialFile(dir *os.Root, mode fs.FileMode) (name string, f *os.File, err error) {
+// PartialFile creates a locked file to be filled, whose remains a later copy removes.
+func PartialFile(dir *os.Root, mode fs.FileMode) (name string, f *os.File, err error) {
 	for {
-		name = partialName + rand.Text()
+		name = PartialName + rand.Text()
 		f, err = dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
 		if !errors.Is(err, fs.ErrExist) {
 			break
@@ -44,7 +44,7 @@ func TakeFile(name string, fill func(io.Writer) error) error {
 	}
 	defer dir.Close()
 	sweep(dir)
-	tmp, f, err := partialFile(dir, 0o600)
+	tmp, f, err := PartialFile(dir, 0o600)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func PartialFolder(dir string) (tmp string, lock *os.File, err error) {
 	}
 	sweep(root)
 	root.Close()
-	if tmp, err = os.MkdirTemp(dir, partialName+"*"); err != nil {
+	if tmp, err = os.MkdirTemp(dir, PartialName+"*"); err != nil {
 		return "", nil, err
 	}
 	if lock, err = os.Open(tmp); err != nil {
@@ -84,7 +84,7 @@ func sweep(dir *os.Root) {
 		return
 	}
 	for _, d := range list {
-		if strings.HasPrefix(d.Name(), partialName) {
+		if strings.HasPrefix(d.Name(), PartialName) {
 			sweepOne(dir, d.Name())
 		}
 	}

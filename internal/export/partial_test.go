@@ -85,19 +85,19 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	must(os.WriteFile(filepath.Join(other, "kept"), nil, 0o600))
-	must(os.MkdirAll(filepath.Join(dir, partialName+"folder/deep"), 0o700))
-	must(os.Symlink(other, filepath.Join(dir, partialName+"folder/link")))
-	must(os.WriteFile(filepath.Join(dir, partialName+"file"), nil, 0o600))
-	must(os.WriteFile(filepath.Join(dir, partialName+"new"), nil, 0o600))
-	must(os.Symlink(other, filepath.Join(dir, partialName+"link")))
+	must(os.MkdirAll(filepath.Join(dir, PartialName+"folder/deep"), 0o700))
+	must(os.Symlink(other, filepath.Join(dir, PartialName+"folder/link")))
+	must(os.WriteFile(filepath.Join(dir, PartialName+"file"), nil, 0o600))
+	must(os.WriteFile(filepath.Join(dir, PartialName+"new"), nil, 0o600))
+	must(os.Symlink(other, filepath.Join(dir, PartialName+"link")))
 	must(os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600))
-	for _, name := range []string{partialName + "folder", partialName + "file", "mine"} {
+	for _, name := range []string{PartialName + "folder", PartialName + "file", "mine"} {
 		old(name)
 	}
 	busy, lock, err := PartialFolder(dir) // this sweeps
 	must(err)
 	old(filepath.Base(busy))
-	want := []string{filepath.Base(busy), partialName + "link", partialName + "new", "mine"}
+	want := []string{filepath.Base(busy), PartialName + "link", PartialName + "new", "mine"}
 	slices.Sort(want)
 	for _, when := range []string{"once", "twice"} {
 		if got := names(t, dir); !slices.Equal(got, want) {
@@ -132,7 +132,7 @@ func TestAttackSweep(t *testing.T) {
 	}
 	defer os.RemoveAll(top)
 	dir, kept := filepath.Join(top, "dir"), filepath.Join(top, "kept")
-	left := filepath.Join(dir, partialName+"left")
+	left := filepath.Join(dir, PartialName+"left")
 	uid := os.Getuid()
 	if uid == 0 {
 		uid = 65534

@@ -68,6 +68,7 @@ func (d Dir) in(name ...string) string {
 
 func (d Dir) Audit() string              { return d.in("audit") }          // the audit log, which covers all runs
 func (d Dir) Cache() string              { return d.in("cache") }          // may be removed at any time
+func (d Dir) Changes() string            { return d.in("changes") }        // changes to the host's files
 func (d Dir) Compiled() string           { return d.in("compiled") }       // compiled programs
 func (d Dir) Config() string             { return d.in("config.toml") }    // the configuration
 func (d Dir) Containers() string         { return d.in("containers") }     // container images, by digest

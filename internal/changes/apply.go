@@ -1,0 +1,111 @@
+package changes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/unitask/unitask/internal/audit"
+)
+
+// ConflictError lists files that changed since the diff, with reasons. None of the set's files was changed.
+type ConflictError struct {
+	ID    string
+	Files []string
+}
+
+func (e *ConflictError) Error() string {
+	first := e.Files[:min(len(e.Files), 3)]
+	text := fmt.Sprintf("%s: nothing was changed, since %d of its files are not as in its diff: %q", e.ID, len(e.Files),
+		first)
+	return text
+}
+
+// Apply changes the files of a set, all or none. A set whose process ended meanwhile is completed. The error is a
+// *ConflictError if a file is no longer what it was when the set was made.
+func (s *Store) Apply(id string) (*Set, error) {
+	return s.move(id, Applying, Applied, []State{Proposed, Applying, Undoing, Undone}, func(set *Set) []edit {
+		var edits []edit
+		for _, c := range set.Changes {
+			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: s.text(set, c.After), mode: 0o644})
+		}
+		return edits
+	})
+}
+
+// Undo gives the files of a set their earlier texts, all or none, and removes those that were new. The error is a
+// *ConflictError if a file was changed after the set was applied.
+func (s *Store) Undo(id string) (*Set, error) {
+	set, err := s.move(id, Undoing, Undone, []State{Applied, Applying, Undoing}, func(set *Set) []edit {
+		var edits []edit
+		for _, c := range set.Changes {
+			edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, text: s.text(set, c.Before), mode: c.Mode})
+		}
+		return edits
+	})
+	if err != nil {
+		return set, err
+	}
+	return set, removeEmpty(set.Dir, set.Folders)
+}
+
+// move changes the files from one state to another.
+func (s *Store) move(id string, under, then State, in []State, edits func(*Set) []edit) (*Set, error) {
+	lock, err := s.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Unlock()
+	set, err := s.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(in, set.State) {
+		return set, fmt.Errorf("%s is %s: it %w", set.ID, set.State, ErrState)
+	}
+	was := set.State
+	set.State = under
+	w, err := newWriter(set.Dir)
+	if err != nil {
+		return set, err
+	}
+	defer w.close()
+	if err := w.look(set.ID, edits(set)); err != nil {
+		set.State = was
+		return set, err
+	}
+	for _, dir := range w.missing() {
+		if !slices.Contains(set.Folders, dir) {
+			set.Folders = append(set.Folders, dir)
+		}
+	}
+	if err = s.note(audit.ChangesStarted, set, nil); err == nil {
+		err = s.save(set)
+	}
+	if err == nil {
+		err = w.write(set.ID)
+	}
+	if err == nil {
+		set.State = then
+	} else if !errors.Is(err, errHalf) {
+		set.State = was
+	}
+	if noted := s.note(audit.ChangesEnded, set, err); err == nil && noted != nil {
+		s.lost(noted)
+	}
+	return set, errors.Join(err, s.save(set))
+}
+
+// lost reports that the audit log misses the end of a change, which has an entry of its start.
+func (s *Store) lost(err error) {
+	if s.log.OnError != nil {
+		s.log.OnError(err)
+	}
+}
+
+// badPath reports whether a path is not that of a file below a folder.
+func badPath(name string) bool {
+	return name == "." || !fs.ValidPath(name) || path.Clean(name) != name || len(name) > 4096
+}

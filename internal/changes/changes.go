@@ -1,0 +1,352 @@
+// Package changes keeps sets of changes to the host's files: what a model proposed, or what a run's code left in /out.
+// A set has the digests of the files before and after, and their texts. It is shown as a diff, applied as a whole or
+// not at all, and undone. The rule of package export decides which files a set may have.
+//
+// The package asks nobody: its callers, cli and mcp, show the diff and ask. It never follows a link, never makes a file
+// executable, and never overwrites a file that differs from the one in the diff.
+package changes
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/regular"
+)
+
+// Limits of a set, and of all sets of a home.
+const (
+	MaxFiles     = 1000
+	MaxFileBytes = 64 << 20
+	maxSetBytes  = 256 << 20 // of the texts after the change
+	maxSets      = 200
+	maxKept      = 1 << 30
+)
+
+// State is the state of a set.
+type State string
+
+const (
+	Proposed State = "proposed"
+	Applying State = "applying" // or its process ended meanwhile: applying or undoing it again completes it
+	Applied  State = "applied"
+	Undoing  State = "undoing"
+	Undone   State = "undone"
+)
+
+// Errors of a set.
+var (
+	ErrNotFound = errors.New("no such set of changes")
+	ErrNothing  = errors.New("nothing would change")
+	ErrState    = errors.New("can't be done in this state")
+)
+
+// Change is a change of one file.
+type Change struct {
+	Path   string      `json:"path"`             // with slashes, below the set's folder
+	Before string      `json:"before,omitempty"` // the digest of its text, as sha256:…; "" if the file is new
+	After  string      `json:"after,omitempty"`  // "" removes the file
+	Mode   fs.FileMode `json:"mode,omitempty"`   // its permissions before
+}
+
+// Set is a set of changes to files below a folder.
+type Set struct {
+	ID      string    `json:"id"`
+	Dir     string    `json:"dir"`            // absolute, without links
+	From    string    `json:"from,omitempty"` // the run whose files they are
+	By      string    `json:"by,omitempty"`   // who proposed it
+	Created time.Time `json:"created"`
+	State   State     `json:"state"`
+	Changes []Change  `json:"changes"`
+	Folders []string  `json:"folders,omitempty"` // that were made for it
+}
+
+// File is a proposed file.
+type File struct {
+	Path  string                        // with slashes, below the folder
+	Named bool                          // somebody named it, so the rule for names does not apply
+	Open  func() (io.ReadCloser, error) // its new text; nil removes it
+}
+
+// Store is the sets of a home. Any number of processes may use one.
+type Store struct {
+	home home.Dir
+	log  *audit.Journal
+}
+
+// Open returns the sets of a home. Their use is logged in log.
+func Open(dir string, log *audit.Journal) *Store { return &Store{home.Dir(dir), log} }
+
+func (s *Store) in(id string, name ...string) string {
+	return filepath.Join(append([]string{s.home.Changes(), id}, name...)...)
+}
+
+// lock excludes other changes of sets, and of the files in them.
+func (s *Store) lock() (*filelock.Lock, error) { return filelock.Take(s.home.Lock("changes")) }
+
+// Propose stores a set of changes to files below a folder, and changes none of them. Files that the rule excludes are
+// left out, with reasons. The error is ErrNothing if the files have these texts already.
+func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left, error) {
+	if len(files) > MaxFiles {
+		return nil, nil, fmt.Errorf("it has %d files, and %d are the most", len(files), MaxFiles)
+	}
+	root, err := openDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	lock, err := s.lock()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer lock.Unlock()
+	set := &Set{ID: newID(), Dir: dir, From: from, By: by, Created: time.Now().UTC(), State: Proposed}
+	if err := os.MkdirAll(s.in(set.ID), 0o700); err != nil {
+		return nil, nil, err
+	}
+	left, err := s.fill(set, root, files)
+	if err == nil && len(set.Changes) == 0 {
+		err = ErrNothing
+	}
+	if err == nil {
+		err = s.save(set)
+	}
+	if err == nil {
+		err = s.note(audit.ChangesProposed, set, nil)
+	}
+	if err != nil {
+		return nil, left, errors.Join(err, os.RemoveAll(s.in(set.ID)))
+	}
+	return set, left, s.bound(set.ID)
+}
+
+// fill compares the files with those that are there, and stores both texts of each.
+func (s *Store) fill(set *Set, root *os.Root, files []File) (left []export.Left, err error) {
+	seen, total := map[string]bool{}, int64(0)
+	for _, f := range files {
+		reason := ""
+		c := Change{Path: f.Path}
+		switch {
+		case badPath(f.Path):
+			reason = "is not a path below the folder"
+		case seen[f.Path]:
+			reason = "is there twice"
+		case !f.Named && export.Barred(f.Path) != "":
+			reason = export.Barred(f.Path)
+		case !f.Named && export.RunByTools(f.Path):
+			reason = "tools run a file of that name because it is there: name it to change it"
+		default:
+			reason, err = s.before(set, root, &c, f.Named)
+		}
+		seen[f.Path] = true
+		if reason == "" && err == nil && f.Open != nil {
+			var size int64
+			if c.After, size, err = s.keep(set, f); err == nil && size > MaxFileBytes {
+				reason = fmt.Sprintf("has more than %d MiB", MaxFileBytes>>20)
+			} else if total += size; total > maxSetBytes {
+				reason = fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20)
+			}
+		}
+		if err != nil {
+			return left, err
+		}
+		if reason != "" {
+			left = append(left, export.Left{Path: f.Path, Reason: reason})
+		} else if c.Before != c.After {
+			set.Changes = append(set.Changes, c)
+		}
+	}
+	return left, nil
+}
+
+// before notes the file that is there, and stores its text. reason explains why it can't be changed.
+func (s *Store) before(set *Set, root *os.Root, c *Change, named bool) (reason string, err error) {
+	old, st, err := openOld(root, c.Path)
+	if err != nil || old == nil {
+		if err != nil {
+			reason = err.Error()
+		}
+		return reason, nil
+	}
+	defer old.Close()
+	c.Mode = st.Mode().Perm()
+	if c.Mode&0o111 != 0 && !named {
+		return "the file that is there can be executed: name it to change it", nil
+	}
+	var size int64
+	if c.Before, size, err = s.store(set, old); err == nil && size > MaxFileBytes {
+		return fmt.Sprintf("the file that is there has more than %d MiB", MaxFileBytes>>20), nil
+	}
+	return "", err
+}
+
+func (s *Store) keep(set *Set, f File) (digest string, size int64, err error) {
+	from, err := f.Open()
+	if err != nil {
+		return "", 0, err
+	}
+	defer from.Close()
+	return s.store(set, from)
+}
+
+// store keeps a text in the set's folder, under its digest.
+func (s *Store) store(set *Set, from io.Reader) (digest string, size int64, err error) {
+	tmp := s.in(set.ID, "tmp")
+	to, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return "", 0, err
+	}
+	sum := sha256.New()
+	size, err = io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, MaxFileBytes+1))
+	if err = errors.Join(err, to.Close()); err != nil {
+		return "", 0, err
+	}
+	name := hex.EncodeToString(sum.Sum(nil))
+	return digestPrefix + name, size, os.Rename(tmp, s.in(set.ID, name))
+}
+
+const digestPrefix = "sha256:"
+
+// text returns the path of a stored text.
+func (s *Store) text(set *Set, digest string) string {
+	return s.in(set.ID, strings.TrimPrefix(digest, digestPrefix))
+}
+
+const setFile = "set.json"
+
+// maxSetFile bounds a set's description when it is read.
+const maxSetFile = 8 << 20
+
+func (s *Store) save(set *Set) error {
+	text, err := json.Marshal(set)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Fill(s.in(set.ID, setFile), 0o600, func(f *os.File) error {
+		_, err := f.Write(append(text, '\n'))
+		return errors.Join(err, f.Sync())
+	})
+}
+
+// Prefix begins the id of each set, and of no run.
+const Prefix = "change-"
+
+func newID() string {
+	return Prefix + strings.Replace(time.Now().UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + strings.ToLower(rand.Text()[:6])
+}
+
+// Get returns a set by its id or a prefix of it that no other set has.
+func (s *Store) Get(id string) (*Set, error) {
+	list, err := s.List()
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(set *Set) bool { return !strings.HasPrefix(set.ID, id) })
+	if id == "" || len(list) == 0 {
+		return nil, fmt.Errorf("%q: %w: unitask apply lists them", id, ErrNotFound)
+	}
+	if len(list) > 1 && list[0].ID != id {
+		return nil, fmt.Errorf("%q: %w: %d sets begin so", id, ErrNotFound, len(list))
+	}
+	return list[0], nil
+}
+
+// List returns all sets, the oldest first.
+func (s *Store) List() (list []*Set, err error) {
+	entries, err := os.ReadDir(s.home.Changes())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		text, err := regular.Read(s.in(e.Name(), setFile), maxSetFile)
+		set := &Set{}
+		if err != nil || json.Unmarshal(text, set) != nil || set.ID != e.Name() {
+			continue // under way, or its process ended while it was made
+		}
+		list = append(list, set)
+	}
+	return list, nil
+}
+
+// bound removes the oldest sets beyond the limits, and what ended processes left. The set of an id stays.
+func (s *Store) bound(keep string) error {
+	list, err := s.List()
+	if err != nil {
+		return err
+	}
+	known, total, n := map[string]bool{}, int64(0), 0
+	for _, set := range slices.Backward(list) {
+		size := s.bytes(set.ID)
+		known[set.ID] = set.ID == keep || set.State == Applying || set.State == Undoing ||
+			n < maxSets && total+size <= maxKept
+		if known[set.ID] {
+			n, total = n+1, total+size
+		}
+	}
+	entries, err := os.ReadDir(s.home.Changes())
+	for _, e := range entries {
+		if !known[e.Name()] && strings.HasPrefix(e.Name(), Prefix) {
+			err = errors.Join(err, os.RemoveAll(s.in(e.Name())))
+		}
+	}
+	return err
+}
+
+func (s *Store) bytes(id string) (total int64) {
+	entries, _ := os.ReadDir(s.in(id))
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil {
+			total += st.Size()
+		}
+	}
+	return total
+}
+
+// Remove removes a set. The files stay as they are.
+func (s *Store) Remove(id string) error {
+	lock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	set, err := s.Get(id)
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(s.in(set.ID))
+}
+
+// Refuse logs that somebody did not want a set applied, and why.
+func (s *Store) Refuse(set *Set, why string) error {
+	return s.note(audit.ChangesRefused, set, errors.New(why))
+}
+
+// maxNoted bounds the files in an entry of the audit log; the set itself has all.
+const maxNoted = 20
+
+func (s *Store) note(kind audit.Kind, set *Set, why error) error {
+	detail := map[string]any{"id": set.ID, "dir": set.Dir, "state": set.State, "files": len(set.Changes),
+		"changes": set.Changes[:min(len(set.Changes), maxNoted)]}
+	if set.From != "" {
+		detail["from"] = set.From
+	}
+	if why != nil {
+		detail["why"] = why.Error()
+	}
+	return s.log.Append(audit.Entry{Time: time.Now(), Kind: kind, Caller: set.By, Detail: detail})
+}

@@ -1,0 +1,371 @@
+package changes
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/realpath"
+)
+
+// errHalf means that a failed write could not be taken back.
+var errHalf = errors.New("the files could not be changed back")
+
+// edit changes a file from one text to another, by their digests.
+type edit struct {
+	path, from, to string
+	text           string      // a file with the new text
+	mode           fs.FileMode // of a file that does not exist
+}
+
+// step is an edit under way.
+type step struct {
+	edit
+	dir  *os.Root
+	old  *os.File // the file that is there; nil if none
+	st   fs.FileInfo
+	made fs.FileInfo // of the new file
+	new  *os.File
+	tmp  string // the new text's file, and after the change the old text's
+	done bool
+}
+
+func (s *step) base() string { return path.Base(s.path) }
+
+// writer changes files below a folder. look checks all, write changes all or none.
+type writer struct {
+	root  *os.Root
+	dirs  map[string]*os.Root
+	steps []*step
+	made  []string // folders
+}
+
+func newWriter(dir string) (*writer, error) {
+	root, err := openDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &writer{root: root, dirs: map[string]*os.Root{".": root}}, nil
+}
+
+// openDir opens a folder whose path has no links.
+func openDir(dir string) (*os.Root, error) {
+	if real, err := realpath.Of(dir); err != nil || real != dir {
+		return nil, fmt.Errorf("the folder %s is gone, or leads elsewhere now", dir)
+	}
+	return os.OpenRoot(dir)
+}
+
+func (w *writer) close() {
+	for _, s := range w.steps {
+		for _, f := range []*os.File{s.old, s.new} {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}
+	for _, dir := range w.dirs {
+		dir.Close()
+	}
+}
+
+// look opens the files that are there, and compares them with the edits.
+func (w *writer) look(id string, edits []edit) error {
+	var conflicts []string
+	for _, e := range edits {
+		old, st, err := openOld(w.root, e.path)
+		if err != nil {
+			conflicts = append(conflicts, e.path+": "+err.Error())
+			continue
+		}
+		s := &step{edit: e, old: old, st: st}
+		w.steps = append(w.steps, s)
+		digest := ""
+		if old != nil {
+			_ = syscall.Flock(int(old.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) // so that no copy removes it as remains
+			if digest, err = digestOf(old); err != nil {
+				return err
+			}
+		}
+		switch digest {
+		case e.to:
+			s.done = true // by a process that ended meanwhile
+		case e.from:
+		default:
+			conflicts = append(conflicts, e.path+": it has another text")
+		}
+	}
+	w.steps = slices.DeleteFunc(w.steps, func(s *step) bool {
+		if s.done && s.old != nil {
+			s.old.Close()
+		}
+		return s.done
+	})
+	if conflicts != nil {
+		return &ConflictError{id, conflicts}
+	}
+	return nil
+}
+
+// missing returns the folders that the edits need and that do not exist, outer ones first.
+func (w *writer) missing() (list []string) {
+	for _, s := range w.steps {
+		for i := range s.path {
+			if dir := s.path[:i]; s.path[i] == '/' && !slices.Contains(list, dir) {
+				if _, err := w.root.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+					list = append(list, dir)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// write makes the edits. If one fails, those before it are taken back.
+func (w *writer) write(id string) (err error) {
+	defer func() {
+		for _, s := range w.steps {
+			if s.tmp != "" {
+				_ = s.dir.Remove(s.tmp)
+			}
+		}
+	}()
+	for _, s := range w.steps {
+		if err = w.stage(s); err != nil {
+			break
+		}
+	}
+	for i := 0; err == nil && i < len(w.steps); i++ {
+		if err = w.steps[i].change(); err != nil {
+			err = &ConflictError{id, []string{w.steps[i].path + ": " + err.Error()}}
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	for _, s := range slices.Backward(w.steps) {
+		if e := s.back(); e != nil {
+			err = fmt.Errorf("%w; %s: %w: %w", err, s.path, errHalf, e)
+		}
+	}
+	for _, dir := range slices.Backward(w.made) {
+		_ = w.root.Remove(dir) // fails if it is no longer empty
+	}
+	return err
+}
+
+// folder opens the folder of a path, and makes what is missing.
+func (w *writer) folder(dir string) (*os.Root, error) {
+	if known := w.dirs[dir]; known != nil {
+		return known, nil
+	}
+	above, err := w.folder(path.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := above.Lstat(path.Base(dir)); errors.Is(err, fs.ErrNotExist) {
+		w.made = append(w.made, dir)
+	}
+	w.dirs[dir], err = export.Enter(above, path.Base(dir))
+	if err != nil {
+		delete(w.dirs, dir)
+	}
+	return w.dirs[dir], err
+}
+
+// stage writes the new text beside the file.
+func (w *writer) stage(s *step) (err error) {
+	if s.dir, err = w.folder(path.Dir(s.path)); err != nil || s.to == "" {
+		return err
+	}
+	from, err := os.Open(s.text)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if s.tmp, s.new, err = export.PartialFile(s.dir, s.mode); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	_, err = io.Copy(io.MultiWriter(s.new, sum), from)
+	if digestPrefix+hex.EncodeToString(sum.Sum(nil)) != s.to {
+		err = errors.Join(err, errors.New("its stored text is damaged"))
+	}
+	if s.old != nil {
+		err = errors.Join(err, s.new.Chmod(s.st.Mode().Perm()), own(s.new, s.st))
+	}
+	err = errors.Join(err, s.new.Sync())
+	if s.made, _ = s.new.Stat(); err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	return nil
+}
+
+// own gives a file the owner and group of another one.
+func own(f *os.File, as fs.FileInfo) error {
+	mine, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	want, is := as.Sys().(*syscall.Stat_t), mine.Sys().(*syscall.Stat_t)
+	if want.Uid == is.Uid && want.Gid == is.Gid {
+		return nil
+	}
+	return f.Chown(int(want.Uid), int(want.Gid))
+}
+
+// change gives the new text the file's name, in one step. The old file keeps a name until all files are changed.
+func (s *step) change() error {
+	if s.old == nil {
+		err := atomicfile.Place(s.dir, s.tmp, s.base())
+		if err == nil {
+			s.tmp, s.done = "", true
+		} else if errors.Is(err, fs.ErrExist) {
+			err = errors.New("it exists now")
+		}
+		return err
+	}
+	if err := s.exchange(); err != nil {
+		return err
+	}
+	s.done = true
+	now, err := s.dir.Lstat(s.tmp)
+	if err != nil {
+		return err
+	}
+	if digest, err := digestOf(s.old); err != nil || !os.SameFile(now, s.st) || digest != s.from {
+		return errors.New("it was changed meanwhile")
+	}
+	return nil
+}
+
+// exchange moves the old file to tmp, and the new one, if there is one, to its place.
+func (s *step) exchange() error {
+	if s.to != "" && atomicfile.Exchange(s.dir, s.tmp, s.base()) == nil {
+		return nil
+	}
+	// The file is removed, or the file system (NFS, 9p) has no exchange: then the name is free for a moment.
+	aside := export.PartialName + rand.Text()
+	if err := s.dir.Rename(s.base(), aside); err != nil {
+		return err
+	}
+	if s.to != "" {
+		if err := atomicfile.Place(s.dir, s.tmp, s.base()); err != nil {
+			return errors.Join(err, atomicfile.Place(s.dir, aside, s.base()))
+		}
+	}
+	s.tmp = aside
+	return nil
+}
+
+// back takes a change back. A file that somebody else put there meanwhile stays.
+func (s *step) back() error {
+	if !s.done {
+		return nil
+	}
+	s.done = false
+	now, err := s.dir.Lstat(s.base())
+	ours := s.made != nil && err == nil && os.SameFile(now, s.made)
+	switch {
+	case s.old == nil && ours:
+		return s.dir.Remove(s.base())
+	case s.old == nil:
+		return nil
+	case s.to == "" || !ours && errors.Is(err, fs.ErrNotExist):
+		if err := atomicfile.Place(s.dir, s.tmp, s.base()); err != nil {
+			return err
+		}
+		s.tmp = ""
+		return nil
+	case !ours:
+		return errors.New("another file is in its place")
+	}
+	if atomicfile.Exchange(s.dir, s.tmp, s.base()) == nil {
+		return nil
+	}
+	if err := s.dir.Rename(s.tmp, s.base()); err != nil {
+		return err
+	}
+	s.tmp = ""
+	return nil
+}
+
+// openOld opens the file of a path; nil if there is none. The error says why the path can't be changed.
+func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	dir := root
+	for part := range strings.SplitSeq(path.Dir(name), "/") {
+		if part == "." {
+			continue
+		}
+		sub, err := export.Descend(dir, part)
+		if dir != root {
+			dir.Close()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		dir = sub
+	}
+	if dir != root {
+		defer dir.Close()
+	}
+	base := path.Base(name)
+	there, err := dir.Lstat(base)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, err
+	case !there.Mode().IsRegular():
+		return nil, nil, errors.New("what is there is not a regular file")
+	}
+	f, err := dir.OpenFile(base, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !os.SameFile(st, there) {
+		err = errors.New("it was exchanged meanwhile")
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
+}
+
+// digestOf hashes a file from its beginning, which may be one byte longer than a set's files.
+func digestOf(f *os.File) (string, error) {
+	sum := sha256.New()
+	_, err := io.Copy(sum, io.NewSectionReader(f, 0, MaxFileBytes+1))
+	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// removeEmpty removes folders that are empty, inner ones first.
+func removeEmpty(dir string, folders []string) error {
+	root, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range slices.Backward(folders) {
+		if st, err := root.Lstat(name); err == nil && st.IsDir() {
+			_ = root.Remove(name)
+		}
+	}
+	return nil
+}
