@@ -41,7 +41,7 @@ var floors = [][]string{
 		"internal/audit", "internal/compiled",
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
-	{"guest/supervisor", "image", "netstack", "vmm", "internal/audit/webhook"},
+	{"guest/supervisor", "image", "internal/changes", "netstack", "vmm", "internal/audit/webhook"},
 	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
 	{"internal/egress", "internal/failure"},

@@ -126,6 +126,7 @@ func storedKinds(dir layout.Dir) []stored {
 		{Kind: "parts", directory: []string{dir.Vendor(""), dir.Cache()}},
 		{Kind: "records", PrunedBy: "runs prune", directory: []string{dir.Runs()}},
 		{Kind: "paused sessions", PrunedBy: "session rm", directory: []string{dir.Sessions()}, folders: true},
+		{Kind: "changes to files", directory: []string{dir.Changes()}, folders: true},
 		{Kind: "audit log", directory: []string{dir.Audit()}},
 	}
 }

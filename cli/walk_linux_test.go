@@ -15,6 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/changes"
+	"github.com/unitask/unitask/internal/realpath"
 	"github.com/unitask/unitask/internal/testdir"
 )
 
@@ -67,7 +70,7 @@ func shownOn(t *testing.T, columns int, args ...string) string {
 // tables are the command lines whose output must fit the terminal. Every command is here, in flows, or in untabled.
 var tables = map[string][]string{
 	"approve": nil, "audit ls": nil, "audit verify": nil, "doctor": {"--accel", "tcg"},
-	"df": nil, "image prune": {"--dry-run"}, "image ls": nil,
+	"apply": nil, "df": nil, "image prune": {"--dry-run"}, "image ls": nil,
 	"inspect":      {"last"},
 	"policy show":  {"--memory", "1024", "--allow-net", "a.example.com,b.example.com", "--timeout", "5"},
 	"policy trust": {"--list"}, "secret ls": nil, "verify": {"last"},
@@ -88,11 +91,21 @@ func listedHome(t *testing.T) {
 	home := testdir.Private(t)
 	t.Setenv("UNITASK_HOME", home)
 	t.Setenv("TERM", "xterm")
-	t.Chdir(testdir.Private(t))
+	dir, err := realpath.Of(testdir.Private(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
 	// Without the parts of an image the run fails, and leaves a record.
 	if code, _, errs := said(t, "run", "--offline", "--memory", "1024", "--allow-net", "registry.example.com", "--env",
 		"A=b", "--code", "console.log('"+strings.Repeat("long ", 50)+"') // 日本語"); code != unitask.ExitHost {
 		t.Fatalf("exit code %d: %s", code, errs)
+	}
+	if _, _, err := changes.Open(home, &audit.Journal{Log: audit.In(home)}).Propose(dir, "",
+		strings.Repeat("somebody ", 9), []changes.File{{Path: "a.txt", Open: func() (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader("new")), nil
+		}}}); err != nil {
+		t.Fatal(err)
 	}
 	if code, _, errs := said(t, "policy", "init"); code != 0 {
 		t.Fatal(errs)

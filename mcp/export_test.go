@@ -262,3 +262,6 @@ func DoorsAre(d Doors) string {
 
 // AddHostCommands adds host_exec, as ServeStdio does.
 func AddHostCommands(s *Server) { s.addHostCommands() }
+
+// AddHostFiles adds host_files, as ServeStdio does.
+func AddHostFiles(s *Server) { s.addHostFiles() }

@@ -36,13 +36,34 @@ ask = false
 func hostClient(t *testing.T, table, revision string, answer func(message string) *sdk.ElicitResult) (
 	cs *sdk.ClientSession, home string) {
 	t.Helper()
+	return hostClientWith(t, table, revision, answering(answer))
+}
+
+// answering returns the options of a client that answers each form by answer. A nil answer means that it shows none.
+func answering(answer func(message string) *sdk.ElicitResult) *sdk.ClientOptions {
 	opts := &sdk.ClientOptions{}
 	if answer != nil {
 		opts.ElicitationHandler = func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			return answer(r.Params.Message), nil
 		}
 	}
-	return hostClientWith(t, table, revision, opts)
+	return opts
+}
+
+// connectAsked connects a client of a revision to a server.
+func connectAsked(t *testing.T, s *mcp.Server, revision string, opts *sdk.ClientOptions) *sdk.ClientSession {
+	t.Helper()
+	a, b := sdk.NewInMemoryTransports()
+	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
+		t.Fatal(err)
+	}
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b,
+		&sdk.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cs.Close() })
+	return cs
 }
 
 func hostClientWith(t *testing.T, table, revision string, opts *sdk.ClientOptions) (
@@ -59,17 +80,7 @@ func hostClientWith(t *testing.T, table, revision string, opts *sdk.ClientOption
 	rt := bare(t)
 	s := newServer(t, rt, mcp.Options{Dir: filepath.Dir(file), Ceiling: held.Ceiling, Policy: held})
 	mcp.AddHostCommands(s)
-	a, b := sdk.NewInMemoryTransports()
-	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
-		t.Fatal(err)
-	}
-	cs, err = sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b,
-		&sdk.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cs.Close() })
-	return cs, filepath.Dir(rt.Runs().Dir())
+	return connectAsked(t, s, revision, opts), filepath.Dir(rt.Runs().Dir())
 }
 
 func hostCall(t *testing.T, cs *sdk.ClientSession, args object) (text string) {

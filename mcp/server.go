@@ -186,6 +186,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
 	s.addHostCommands()
+	s.addHostFiles()
 	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(ending{in, s.stop}), Writer: nopCloser{out},
 		MaxLineLength: maxMessage})
 	s.Close()

@@ -33,10 +33,14 @@ func (c *Ceiling) WritesHostFiles() bool {
 }
 
 // ReadsHostFile reports whether models may read a file of the host; real has no links.
-func (c *Ceiling) ReadsHostFile(real string) bool { return c.ReadsHostFiles() && c.holds("filesUnder", real) }
+func (c *Ceiling) ReadsHostFile(real string) bool {
+	return c.ReadsHostFiles() && c.holds("filesUnder", real)
+}
 
 // ListsHostFolder reports whether models may list a folder of the host; real has no links.
-func (c *Ceiling) ListsHostFolder(real string) bool { return c.ReadsHostFiles() && c.holds("dirsUnder", real) }
+func (c *Ceiling) ListsHostFolder(real string) bool {
+	return c.ReadsHostFiles() && c.holds("dirsUnder", real)
+}
 
 // WriteFolder returns the folder of writeUnder that is nearest above a file of the host; real has no links, and the
 // file may be missing. named means that the ceiling names the file itself: dir is then the file's folder. ok is false

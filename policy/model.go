@@ -18,8 +18,8 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn returns the ceiling on models' runs, key by key, unless a file says otherwise. It allows no container images,
-// no packages, no secrets, no raw TCP and no tools for the host's files, and only files of dir. It allows no files if dir is "". Nor does it if dir is
-// or contains the user's home, or home, unitask's own, which has the records of all runs.
+// no packages, no secrets, no raw TCP and no tools for the host's files. It allows only files of dir. It allows none if
+// dir is "", or is or contains the user's home, or home, unitask's own, which has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := realpath.Of(dir)

@@ -29,7 +29,8 @@ func (s *Store) Apply(id string) (*Set, error) {
 	return s.move(id, Applying, Applied, []State{Proposed, Applying, Undoing, Undone}, func(set *Set) []edit {
 		var edits []edit
 		for _, c := range set.Changes {
-			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: s.text(set, c.After), mode: 0o644})
+			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: s.text(set, c.After),
+				mode: 0o644})
 		}
 		return edits
 	})
@@ -41,7 +42,8 @@ func (s *Store) Undo(id string) (*Set, error) {
 	set, err := s.move(id, Undoing, Undone, []State{Applied, Applying, Undoing}, func(set *Set) []edit {
 		var edits []edit
 		for _, c := range set.Changes {
-			edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, text: s.text(set, c.Before), mode: c.Mode})
+			edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, text: s.text(set, c.Before),
+				mode: c.Mode})
 		}
 		return edits
 	})

@@ -29,7 +29,7 @@ import (
 	"github.com/unitask/unitask/internal/regular"
 )
 
-// Limits of a set, and of all sets of a home.
+// Limits of a set, and of a home's applied sets and its others.
 const (
 	MaxFiles     = 1000
 	MaxFileBytes = 64 << 20
@@ -247,7 +247,8 @@ func (s *Store) save(set *Set) error {
 const Prefix = "change-"
 
 func newID() string {
-	return Prefix + strings.Replace(time.Now().UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + strings.ToLower(rand.Text()[:6])
+	now := strings.Replace(time.Now().UTC().Format("20060102-150405.000"), ".", "", 1)
+	return Prefix + now + "-" + strings.ToLower(rand.Text()[:6])
 }
 
 // Get returns a set by its id or a prefix of it that no other set has.
@@ -283,19 +284,21 @@ func (s *Store) List() (list []*Set, err error) {
 	return list, nil
 }
 
-// bound removes the oldest sets beyond the limits, and what ended processes left. The set of an id stays.
+// bound removes the oldest sets beyond the limits, and what ended processes left. The set of an id stays. Applied sets,
+// which can be undone, have limits of their own, so that no number of proposals removes them.
 func (s *Store) bound(keep string) error {
 	list, err := s.List()
 	if err != nil {
 		return err
 	}
-	known, total, n := map[string]bool{}, int64(0), 0
+	known, total, n := map[string]bool{}, map[bool]int64{}, map[bool]int{}
 	for _, set := range slices.Backward(list) {
-		size := s.bytes(set.ID)
+		size, applied := s.bytes(set.ID), set.State == Applied
 		known[set.ID] = set.ID == keep || set.State == Applying || set.State == Undoing ||
-			n < maxSets && total+size <= maxKept
+			n[applied] < maxSets && total[applied]+size <= maxKept
 		if known[set.ID] {
-			n, total = n+1, total+size
+			n[applied]++
+			total[applied] += size
 		}
 	}
 	entries, err := os.ReadDir(s.home.Changes())

@@ -45,8 +45,8 @@ func (s *Store) Diff(w io.Writer, set *Set) error {
 		var text string
 		switch {
 		case !shown || !both || total > maxDiff:
-			text = fmt.Sprintf("--- %s\n+++ %s\nNot shown as text. Before: %s. After: %s.\n", visible(from), visible(to),
-				s.size(set, c.Before), s.size(set, c.After))
+			text = fmt.Sprintf("--- %s\n+++ %s\nNot shown as text. Before: %s. After: %s.\n", visible(from),
+				visible(to), s.size(set, c.Before), s.size(set, c.After))
 		case before == after: // one is empty, and the other missing
 			text = fmt.Sprintf("--- %s\n+++ %s\nThe file is empty.\n", visible(from), visible(to))
 		default:

@@ -73,6 +73,22 @@ func Find(host string, dir bool) (*Found, error) {
 	return f, nil
 }
 
+// Open opens the regular file that was found. Like OpenRoot it is for callers that may read Real.
+func (f *Found) Open() (*os.File, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.place.open()
+}
+
+// OpenRoot opens the folder that was found.
+func (f *Found) OpenRoot() (*os.Root, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.place.openRoot()
+}
+
 // Close releases what was found.
 func (f *Found) Close() {
 	if f.place != nil {
