@@ -2,9 +2,12 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,7 +19,9 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/changes"
 	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/realpath"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/record"
 )
 
@@ -29,17 +34,21 @@ type applyFlags struct {
 func (a *app) applyCommand() *cobra.Command {
 	var f applyFlags
 	cmd := &cobra.Command{
-		Use:   "apply [RUN|CHANGE [PATH...]]",
-		Short: "Change the host's files to what a run or a model made",
-		Long: `Apply shows what a run would change in a folder, as a diff, asks, and changes all
-files or none. A run's files are those that its code left in /out. CHANGE is the id of what a
-model proposed over MCP, or of an earlier apply. Without an argument, apply lists these.
+		Use:   "apply [RUN|SESSION:FOLDER|CHANGE [PATH...]]",
+		Short: "Change the host's files to what a run, a session or a model made",
+		Long: `Apply compares files with those of a folder, shows the diff, asks, and changes all
+files or none. A run's files are those that its code left in /out, a session's those of the
+FOLDER in its machine (below /work). CHANGE is the id of what a model proposed over MCP, or of
+an earlier apply. Without an argument, apply lists these.
+
+A file that the folder has and the session does not have stays.
 
 It never follows a link or makes a file executable. Files that tools run because they are there
 (Makefile, .envrc) and executable files stay as they are, unless you name them as PATH. A file
 that changed after the diff stops the whole change.`,
 		Example: `  unitask apply last --to src
   unitask apply last --dry-run
+  unitask apply build:src --to src
   unitask apply --undo change-20261128-101500000-k3x7qa`,
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			store := changes.Open(rt.Images().Home(), rt.Audit())
@@ -57,6 +66,9 @@ that changed after the diff stops the whole change.`,
 				return usage(errors.New("--dry-run changes nothing, --yes does: give one of them"))
 			case strings.HasPrefix(args[0], changes.Prefix):
 				return a.applyChange(cmd, store, args, f)
+			}
+			if session, folder, ok := inSession(args[0]); ok {
+				return a.applySession(cmd, store, session, folder, args[1:], f)
 			}
 			return a.applyRun(cmd, rt, store, args, f)
 		}),
@@ -84,7 +96,7 @@ func (a *app) listChanges(store *changes.Store, asJSON bool) error {
 		rows = append(rows, []string{set.ID, string(set.State), strconv.Itoa(len(set.Changes)), safe(set.Dir),
 			safe(set.From), safe(set.By), set.Created.Local().Format(time.DateTime)})
 	}
-	a.ui.table("CHANGE|STATE|FILES|FOLDER|RUN|BY|CREATED", rows)
+	a.ui.table("CHANGE|STATE|FILES|FOLDER|FROM|BY|CREATED", rows)
 	return nil
 }
 
@@ -121,6 +133,50 @@ func (a *app) applyRun(cmd *cobra.Command, rt *unitask.Runtime, store *changes.S
 	if err != nil {
 		return usage(err)
 	}
+	return a.applyFiles(cmd, store, "run "+id, files, nil, f)
+}
+
+// applySession proposes the files of a session's folder as changes to a folder, and applies them.
+func (a *app) applySession(cmd *cobra.Command, store *changes.Store, session, folder string, paths []string,
+	f applyFlags) error {
+	tmp, err := os.MkdirTemp("", "unitask-apply-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	copied := filepath.Join(tmp, "folder")
+	left, err := hostfiles.TakeFolder(copied, func(w io.Writer) error {
+		_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpPack, Session: session, Path: folder},
+			sessiond.Streams{Stdout: w})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var files []changes.File
+	err = filepath.WalkDir(copied, func(name string, d fs.DirEntry, err error) error {
+		rel, e := filepath.Rel(copied, name)
+		named := slices.Contains(paths, rel)
+		if err == nil && e == nil && d.Type().IsRegular() && (named || len(paths) == 0) {
+			files = append(files, changes.File{Path: rel, Named: named,
+				Open: func() (io.ReadCloser, error) { return os.Open(name) }})
+		}
+		return errors.Join(err, e)
+	})
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if !slices.ContainsFunc(files, func(file changes.File) bool { return file.Path == path }) {
+			return usage(fmt.Errorf("session %s has no file %q in %s", session, path, cmp.Or(folder, "/work")))
+		}
+	}
+	return a.applyFiles(cmd, store, "session "+session, files, left, f)
+}
+
+// applyFiles proposes files as changes to the folder of --to, and applies them.
+func (a *app) applyFiles(cmd *cobra.Command, store *changes.Store, from string, files []changes.File,
+	barred []export.Left, f applyFlags) error {
 	dir, err := filepath.Abs(f.to)
 	if err == nil {
 		dir, err = realpath.Of(dir)
@@ -128,10 +184,11 @@ func (a *app) applyRun(cmd *cobra.Command, rt *unitask.Runtime, store *changes.S
 	if err != nil {
 		return usage(fmt.Errorf("--to: %w", err))
 	}
-	set, left, err := store.Propose(dir, id, "", files)
+	set, left, err := store.Propose(dir, from, "", files)
+	left = append(barred, left...)
 	if errors.Is(err, changes.ErrNothing) {
 		a.noteLeft(left, f)
-		return usage(fmt.Errorf("run %s: %w in %s", id, err, safe(dir)))
+		return usage(fmt.Errorf("%s: %w in %s", from, err, safe(dir)))
 	}
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@
 package changes
 
 import (
+	"bufio"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -31,7 +32,8 @@ import (
 
 // Limits of a set, and of a home's applied sets and its others.
 const (
-	MaxFiles     = 1000
+	maxCompared  = 100_000
+	maxChanges   = 1000
 	MaxFileBytes = 64 << 20
 	maxSetBytes  = 256 << 20 // of the texts after the change
 	maxSets      = 200
@@ -68,7 +70,7 @@ type Change struct {
 type Set struct {
 	ID      string    `json:"id"`
 	Dir     string    `json:"dir"`            // absolute, without links
-	From    string    `json:"from,omitempty"` // the run whose files they are
+	From    string    `json:"from,omitempty"` // whose files they are: "run ID" or "session NAME"
 	By      string    `json:"by,omitempty"`   // who proposed it
 	Created time.Time `json:"created"`
 	State   State     `json:"state"`
@@ -102,8 +104,8 @@ func (s *Store) lock() (*filelock.Lock, error) { return filelock.Take(s.home.Loc
 // Propose stores a set of changes to files below a folder, and changes none of them. Files that the rule excludes are
 // left out, with reasons. The error is ErrNothing if the files have these texts already.
 func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left, error) {
-	if len(files) > MaxFiles {
-		return nil, nil, fmt.Errorf("it has %d files, and %d are the most", len(files), MaxFiles)
+	if len(files) > maxCompared {
+		return nil, nil, fmt.Errorf("it has %d files, and %d are the most", len(files), maxCompared)
 	}
 	root, err := openDir(dir)
 	if err != nil {
@@ -135,12 +137,11 @@ func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left
 	return set, left, s.bound(set.ID)
 }
 
-// fill compares the files with those that are there, and stores both texts of each.
+// fill compares the files with those that are there, and stores both texts of each that differs.
 func (s *Store) fill(set *Set, root *os.Root, files []File) (left []export.Left, err error) {
 	seen, total := map[string]bool{}, int64(0)
 	for _, f := range files {
 		reason := ""
-		c := Change{Path: f.Path}
 		switch {
 		case badPath(f.Path):
 			reason = "is not a path below the folder"
@@ -148,64 +149,112 @@ func (s *Store) fill(set *Set, root *os.Root, files []File) (left []export.Left,
 			reason = "is there twice"
 		case !f.Named && export.Barred(f.Path) != "":
 			reason = export.Barred(f.Path)
-		case !f.Named && export.RunByTools(f.Path):
-			reason = "tools run a file of that name because it is there: name it to change it"
 		default:
-			reason, err = s.before(set, root, &c, f.Named)
-		}
-		seen[f.Path] = true
-		if reason == "" && err == nil && f.Open != nil {
 			var size int64
-			if c.After, size, err = s.keep(set, f); err == nil && size > MaxFileBytes {
-				reason = fmt.Sprintf("has more than %d MiB", MaxFileBytes>>20)
-			} else if total += size; total > maxSetBytes {
-				reason = fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20)
-			}
+			reason, size, err = s.compare(set, root, f, maxSetBytes-total)
+			total += size
+		}
+		if seen[f.Path] = true; reason != "" {
+			left = append(left, export.Left{Path: f.Path, Reason: reason})
+		}
+		if len(set.Changes) > maxChanges {
+			err = fmt.Errorf("more than %d files differ: name some of them", maxChanges)
 		}
 		if err != nil {
 			return left, err
-		}
-		if reason != "" {
-			left = append(left, export.Left{Path: f.Path, Reason: reason})
-		} else if c.Before != c.After {
-			set.Changes = append(set.Changes, c)
 		}
 	}
 	return left, nil
 }
 
-// before notes the file that is there, and stores its text. reason explains why it can't be changed.
-func (s *Store) before(set *Set, root *os.Root, c *Change, named bool) (reason string, err error) {
-	old, st, err := openOld(root, c.Path)
-	if err != nil || old == nil {
-		if err != nil {
-			reason = err.Error()
-		}
-		return reason, nil
+// compare adds a change to the set if a file differs from the one that is there. reason explains why it can't be
+// changed; size is that of its new text, which has most bytes.
+func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason string, size int64, err error) {
+	old, st, err := openOld(root, f.Path)
+	if err != nil {
+		return err.Error(), 0, nil
 	}
-	defer old.Close()
-	c.Mode = st.Mode().Perm()
-	if c.Mode&0o111 != 0 && !named {
-		return "the file that is there can be executed: name it to change it", nil
+	c := Change{Path: f.Path}
+	if old != nil {
+		defer old.Close()
+		c.Mode = st.Mode().Perm()
 	}
-	var size int64
-	if c.Before, size, err = s.store(set, old); err == nil && size > MaxFileBytes {
-		return fmt.Sprintf("the file that is there has more than %d MiB", MaxFileBytes>>20), nil
+	switch same, err := isSame(old, f.Open); {
+	case same || err != nil:
+		return "", 0, err
+	case !f.Named && export.RunByTools(f.Path):
+		return "tools run a file of that name because it is there: name it to change it", 0, nil
+	case !f.Named && c.Mode&0o111 != 0:
+		return "the file that is there can be executed: name it to change it", 0, nil
+	case old != nil && st.Size() > MaxFileBytes:
+		return fmt.Sprintf("the file that is there has more than %d MiB", MaxFileBytes>>20), 0, nil
 	}
-	return "", err
+	if old != nil {
+		c.Before, _, err = s.store(set, func() (io.ReadCloser, error) {
+			return io.NopCloser(io.NewSectionReader(old, 0, MaxFileBytes+1)), nil
+		})
+	}
+	if err == nil && f.Open != nil {
+		c.After, size, err = s.store(set, f.Open)
+	}
+	switch {
+	case err != nil:
+		return "", 0, err
+	case size > MaxFileBytes:
+		reason = fmt.Sprintf("has more than %d MiB", MaxFileBytes>>20)
+	case size > most:
+		reason = fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20)
+	default:
+		set.Changes = append(set.Changes, c)
+		return "", size, nil
+	}
+	return reason, 0, s.drop(set, c)
 }
 
-func (s *Store) keep(set *Set, f File) (digest string, size int64, err error) {
-	from, err := f.Open()
+// drop removes the texts of a change that the set does not have.
+func (s *Store) drop(set *Set, c Change) (err error) {
+	for _, digest := range []string{c.Before, c.After} {
+		if used := slices.ContainsFunc(set.Changes, func(other Change) bool {
+			return other.Before == digest || other.After == digest
+		}); digest != "" && !used {
+			err = errors.Join(err, os.Remove(s.text(set, digest)))
+		}
+	}
+	return err
+}
+
+// isSame reports whether a file has a text already. Either may be missing.
+func isSame(old *os.File, open func() (io.ReadCloser, error)) (bool, error) {
+	if old == nil || open == nil {
+		return old == nil && open == nil, nil
+	}
+	f, err := open()
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	a, b := bufio.NewReader(io.NewSectionReader(old, 0, MaxFileBytes+1)), bufio.NewReader(f)
+	for {
+		x, err := a.ReadByte()
+		y, e := b.ReadByte()
+		switch {
+		case err == io.EOF && e == io.EOF:
+			return true, nil
+		case err == io.EOF || e == io.EOF || err == nil && e == nil && x != y:
+			return false, nil
+		case err != nil || e != nil:
+			return false, errors.Join(err, e)
+		}
+	}
+}
+
+// store keeps a text in the set's folder, under its digest.
+func (s *Store) store(set *Set, open func() (io.ReadCloser, error)) (digest string, size int64, err error) {
+	from, err := open()
 	if err != nil {
 		return "", 0, err
 	}
 	defer from.Close()
-	return s.store(set, from)
-}
-
-// store keeps a text in the set's folder, under its digest.
-func (s *Store) store(set *Set, from io.Reader) (digest string, size int64, err error) {
 	tmp := s.in(set.ID, "tmp")
 	to, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

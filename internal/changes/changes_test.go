@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
 )
 
@@ -125,7 +126,7 @@ func TestSet(t *testing.T) {
 }
 
 // A file that changed since the diff stops the whole set, applied or undone.
-func TestConflicts(t *testing.T) {
+func TestAttackConflicts(t *testing.T) {
 	files := map[string]string{"a": "a", "b": "b"}
 	set := []File{{Path: "a", Open: text("A")}, {Path: "b", Open: text("B")}, {Path: "c", Open: text("C")},
 		{Path: "d/e", Open: text("E")}}
@@ -170,7 +171,7 @@ func TestConflicts(t *testing.T) {
 }
 
 // The rule of exports holds for a set's names, unless a file is named. Bad paths are never written.
-func TestLeftOut(t *testing.T) {
+func TestAttackLeftOut(t *testing.T) {
 	p := newPlace(t, map[string]string{"tool": "x", "plain": "x"})
 	if err := errors.Join(os.Chmod(p.at("tool"), 0o755), os.Symlink("plain", p.at("link")),
 		os.Symlink(p.home, p.at("out"))); err != nil {
@@ -180,13 +181,12 @@ func TestLeftOut(t *testing.T) {
 		"sub/CLAUDE.md": true, "tool": true, "link": false, "out/f": false, "../f": false, "/f": false, "a/../b": false,
 		"": false, ".": false, "plain/f": false} {
 		set, left, err := p.Propose(p.dir, "", "", []File{{Path: name, Open: text("new")}})
-		if !errors.Is(err, ErrNothing) || set != nil || len(left) != 1 || left[0].Path != name || left[0].Reason == "" {
-			t.Errorf("%q: got %v, left %v, %v", name, set, left, err)
+		if set != nil || len(left) != 1 || left[0].Path != name || left[0].Reason == "" {
+			t.Errorf("%q: got %v, left %v", name, set, left)
 		}
-		set, _, err = p.Propose(p.dir, "", "", []File{{Path: name, Named: true, Open: text("new")}})
-		if (err == nil) != named {
-			t.Errorf("%q, named: got %v, %v", name, set, err)
-		}
+		attack.Check(t, fmt.Sprintf("a change of %q", name), ErrNothing.Error(), fmt.Sprint(err))
+		_, _, err = p.Propose(p.dir, "", "", []File{{Path: name, Named: true, Open: text("new")}})
+		attack.Check(t, fmt.Sprintf("a change of %q, named", name), fmt.Sprint(named), fmt.Sprint(err == nil))
 	}
 	set := p.propose(File{Path: "tool", Named: true, Open: text("new")}, File{Path: "fresh", Open: text("new")})
 	if _, err := p.Apply(set.ID); err != nil {
@@ -197,11 +197,18 @@ func TestLeftOut(t *testing.T) {
 			t.Errorf("%s has the mode %v, want %v: %v", name, st.Mode(), want, err)
 		}
 	}
-	if _, _, err := p.Propose(p.dir, "", "", make([]File, MaxFiles+1)); err == nil {
+	if _, _, err := p.Propose(p.dir, "", "", make([]File, maxCompared+1)); err == nil {
 		t.Error("too many files are proposed")
 	}
 	if _, _, err := p.Propose(p.at("out"), "", "", nil); err == nil {
 		t.Error("a link is taken for the folder")
+	}
+	many := make([]File, maxChanges+1)
+	for i := range many {
+		many[i] = File{Path: fmt.Sprint(i), Open: text("x")}
+	}
+	if _, _, err := p.Propose(p.dir, "", "", many); err == nil || !strings.Contains(err.Error(), "files differ") {
+		t.Errorf("too many changes: %v", err)
 	}
 	if entries, err := os.ReadDir(p.Store.home.Changes()); err != nil || len(entries) > 6 {
 		t.Errorf("%d sets are left, %v", len(entries), err)
@@ -292,7 +299,7 @@ func TestTakenBack(t *testing.T) {
 }
 
 // A file that is changed between the check and the exchange is not lost.
-func TestChangedMeanwhile(t *testing.T) {
+func TestAttackChangedMeanwhile(t *testing.T) {
 	p := newPlace(t, map[string]string{"a": "a", "b": "b"})
 	set := p.propose(File{Path: "a", Open: text("A")}, File{Path: "b", Open: text("B")})
 	w, err := newWriter(p.dir)
@@ -350,7 +357,7 @@ func TestBound(t *testing.T) {
 }
 
 // No text or name can forge a line of the diff, or hide in one.
-func TestDiffHostile(t *testing.T) {
+func TestAttackDiff(t *testing.T) {
 	p := newPlace(t, map[string]string{"a": "x\n"})
 	set := p.propose(File{Path: "a", Open: text("\u202egnp.exe\n\x1b[2J\r+++ b/safe\n")},
 		File{Path: "b\n+++ c", Named: true, Open: text("x")}, File{Path: "bin", Open: text("\x00")},
@@ -359,11 +366,13 @@ func TestDiffHostile(t *testing.T) {
 	if err := p.Diff(&diff, set); err != nil {
 		t.Fatal(err)
 	}
+	got := "none"
 	for line := range strings.Lines(diff.String()) {
 		if strings.ContainsAny(line, "\x1b\r\u202e") || strings.HasPrefix(line, "+++ c") {
-			t.Errorf("the diff has %q", line)
+			got = line
 		}
 	}
+	attack.Check(t, "a line of a diff that hides or is forged", "none", got)
 	for _, want := range []string{`+\u202egnp.exe`, `+\x1b[2J\r+++ b/safe`, `+++ b/b\n+++ c`,
 		"Before: no file. After: 1 bytes", "After: 2097152 bytes", "The file is empty"} {
 		if !strings.Contains(diff.String(), want) {
