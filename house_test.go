@@ -39,7 +39,7 @@ var floors = [][]string{
 		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell",
 		"image/debian", "image/debian/debiantest", "image/erofs", "image/oci", "image/tfs",
 		"internal/audit", "internal/compiled",
-		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
+		"internal/packages", "internal/signing", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
 	{"guest/supervisor", "image", "internal/changes", "netstack", "vmm", "internal/audit/webhook"},
 	{"debug", "internal/hostfiles", "machine", "record"},
@@ -121,7 +121,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 0,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_565,
+	"bytes of ARCHITECTURE.md":     10_560,
 }
 
 func TestBudgets(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 
 // applyFlags are the flags of unitask apply.
 type applyFlags struct {
-	to                     string
+	into                   string
 	yes, dry, undo, asJSON bool
 }
 
@@ -46,18 +46,18 @@ A file that the folder has and the session does not have stays.
 It never follows a link or makes a file executable. Files that tools run because they are there
 (Makefile, .envrc) and executable files stay as they are, unless you name them as PATH. A file
 that changed after the diff stops the whole change.`,
-		Example: `  unitask apply last --to src
+		Example: `  unitask apply last --into src
   unitask apply last --dry-run
-  unitask apply build:src --to src
+  unitask apply build:src --into src
   unitask apply --undo change-20261128-101500000-k3x7qa`,
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			store := changes.Open(rt.Images().Home(), rt.Audit())
 			switch {
-			case len(args) == 0 && (f.undo || f.yes || f.dry || f.to != ""):
+			case len(args) == 0 && (f.undo || f.yes || f.dry || f.into != ""):
 				return usage(errors.New("which run or change? unitask apply lists the changes, unitask runs ls the runs"))
 			case len(args) == 0:
 				return a.listChanges(store, f.asJSON)
-			case f.undo && (f.yes || f.dry || f.to != "" || len(args) > 1):
+			case f.undo && (f.yes || f.dry || f.into != "" || len(args) > 1):
 				return usage(errors.New("--undo takes the id of a change, and neither paths nor other flags"))
 			case f.undo:
 				set, err := store.Undo(args[0])
@@ -74,7 +74,7 @@ that changed after the diff stops the whole change.`,
 		}),
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.to, "to", "", "the folder whose files a run changes (default the current one)")
+	fl.StringVar(&f.into, "into", "", "the folder whose files a run changes (default the current one)")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "change the files without a question")
 	fl.BoolVar(&f.dry, "dry-run", false, "print the diff, and change nothing")
 	fl.BoolVar(&f.undo, "undo", false, "give the files their earlier texts again")
@@ -102,8 +102,8 @@ func (a *app) listChanges(store *changes.Store, asJSON bool) error {
 
 // applyChange applies a set that somebody proposed, or that was undone.
 func (a *app) applyChange(cmd *cobra.Command, store *changes.Store, args []string, f applyFlags) error {
-	if len(args) > 1 || f.to != "" {
-		return usage(errors.New("a change has its files and folder already: leave the paths and --to away"))
+	if len(args) > 1 || f.into != "" {
+		return usage(errors.New("a change has its files and folder already: leave the paths and --into away"))
 	}
 	set, err := store.Get(args[0])
 	if err != nil {
@@ -174,15 +174,15 @@ func (a *app) applySession(cmd *cobra.Command, store *changes.Store, session, fo
 	return a.applyFiles(cmd, store, "session "+session, files, left, f)
 }
 
-// applyFiles proposes files as changes to the folder of --to, and applies them.
+// applyFiles proposes files as changes to the folder of --into, and applies them.
 func (a *app) applyFiles(cmd *cobra.Command, store *changes.Store, from string, files []changes.File,
 	barred []export.Left, f applyFlags) error {
-	dir, err := filepath.Abs(f.to)
+	dir, err := filepath.Abs(f.into)
 	if err == nil {
 		dir, err = realpath.Of(dir)
 	}
 	if err != nil {
-		return usage(fmt.Errorf("--to: %w", err))
+		return usage(fmt.Errorf("--into: %w", err))
 	}
 	set, left, err := store.Propose(dir, from, "", files)
 	left = append(barred, left...)

@@ -138,8 +138,9 @@ machine gone, record kept.`,
 		SilenceErrors: true,
 	}
 	root = group(root, a.runCommand(), a.shellCommand(), a.replCommand(), a.sessionCommand(), a.inspectCommand(),
-		a.applyCommand(), a.verifyCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(), a.mcpCommand(),
-		a.poolCommand(), a.initCommand(), a.policyCommand(), a.auditCommand(), a.eventsCommand(), a.secretCommand(),
+		a.applyCommand(), a.signCommand(), a.verifyCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(),
+		a.mcpCommand(), a.poolCommand(), a.initCommand(), a.policyCommand(), a.auditCommand(), a.eventsCommand(),
+		a.secretCommand(),
 		a.diskCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)

@@ -19,15 +19,17 @@ import (
 )
 
 func (a *app) verifyCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "verify RUN | FILE SHA256",
+	var signature, signers string
+	cmd := &cobra.Command{
+		Use:   "verify RUN | FILE SHA256 | SUMS --signature FILE",
 		Short: "Check that a run's record, or a file, is as it was",
 		Long: `Check that a run's record is as it was when the run ended: verify compares its files
 and artifacts with the digests in run.json, and run.json with the one in the audit log. It
 names each file that differs, is missing or is extra, and then ends with exit code 1. RUN
 is a run's id, a unique prefix of one, or "last". unitask audit verify checks the log.
 
-With a digest, verify compares it with the SHA-256 of any file.`,
+With a digest, verify compares it with the SHA-256 of any file. With a signature, it checks that
+the home's key (or one of --signers) signed SUMS, and that each file in that list is as it says.`,
 		Example: `  unitask verify last
   unitask verify results.csv 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08`,
 		Args: cobra.RangeArgs(1, 2),
@@ -38,12 +40,23 @@ With a digest, verify compares it with the SHA-256 of any file.`,
 			return beginning(a.runIDs(cmd.Context()), begin), cobra.ShellCompDirectiveDefault
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 2 {
+			switch {
+			case signature == "" && signers != "":
+				return usage(errors.New("--signers says who may have made a signature: --signature names it"))
+			case signature != "" && len(args) == 2:
+				return usage(errors.New("a list of digests with a signature takes no digest"))
+			case signature != "":
+				return a.verifySigned(cmd, args[0], signature, signers)
+			case len(args) == 2:
 				return a.verifyFile(cmd, args[0], args[1])
 			}
 			return a.withRuntime(a.verifyRun)(cmd, args)
 		},
 	}
+	cmd.Flags().StringVar(&signature, "signature", "", "a signature of unitask sign, of a list of digests")
+	cmd.Flags().StringVar(&signers, "signers", "",
+		"a file of allowed signers, as ssh-keygen reads it (default the home's key)")
+	return cmd
 }
 
 func (a *app) verifyRun(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {

@@ -61,6 +61,7 @@ const (
 	ChangesStarted   Kind = "changes.started"  // to apply or undo them
 	ChangesEnded     Kind = "changes.ended"
 	ChangesRefused   Kind = "changes.refused" // by their user, or because nobody could be asked
+	ArtifactSigned   Kind = "artifact.signed" // a run's artifacts, by the home's key
 )
 
 // Kinds lists all kinds.
@@ -68,7 +69,7 @@ var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnde
 	ImageRemoved, PackagesAdded, PackagesRemoved,
 	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
 	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused,
-	ChangesProposed, ChangesStarted, ChangesEnded, ChangesRefused}
+	ChangesProposed, ChangesStarted, ChangesEnded, ChangesRefused, ArtifactSigned}
 
 // Schema is the version of an entry; it grows when a member is removed or changes its meaning.
 const Schema = 1
