@@ -141,7 +141,8 @@ machine gone, record kept.`,
 		a.applyCommand(), a.signCommand(), a.verifyCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(),
 		a.mcpCommand(), a.poolCommand(), a.initCommand(), a.policyCommand(), a.auditCommand(), a.eventsCommand(),
 		a.secretCommand(),
-		a.diskCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
+		a.diskCommand(), a.languagesCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(),
+		a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
@@ -149,7 +148,11 @@ func (a *app) imageList() *cobra.Command {
 			}
 			listed := []listedImage{}
 			for _, im := range list {
-				listed = append(listed, listedImage{im, catalog.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(),
+				own := im.Name
+				if im.Base == "" {
+					own = ""
+				}
+				listed = append(listed, listedImage{im, rt.Catalog().ImageLanguages(own, cmp.Or(im.Base, im.Name)), im.Size(),
 					rt.Catalog().HasTemplate(cmd.Context(), im)})
 			}
 			if asJSON {

@@ -79,6 +79,7 @@ func (s *Session) renewCeiling() error {
 	if req, err = s.manager.Engine.Catalog.ResolveCustom(req, now); err != nil {
 		return err
 	}
+	req = req.WithoutLanguage()
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {
 		return err
 	}

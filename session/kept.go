@@ -223,6 +223,7 @@ func (r *reviving) prepare(m *Manager, s *Session) (p engine.Prepared, err error
 	if req, err = m.Engine.Catalog.ResolveCustom(req, s.ceiling()); err != nil {
 		return p, err
 	}
+	req = req.WithoutLanguage()
 	if p.Code, err = program.Check(req); err != nil {
 		return p, err
 	}

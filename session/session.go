@@ -151,6 +151,7 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	if asked, err = m.Engine.Catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling); err != nil {
 		return nil, err
 	}
+	asked = asked.WithoutLanguage()
 	l, im, _, err := asked.FindLanguage()
 	if err != nil {
 		return nil, err

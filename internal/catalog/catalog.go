@@ -52,7 +52,9 @@ type Catalog struct {
 	Source  *machine.Source // of templates and pools
 	Journal *audit.Journal
 	Tell    func(run.Event)
-	Enter   func() (leave func(), err error) // fails if the runtime is closed
+	// Build builds a shipped image with a language (Custom.Missing) for the run that needs it first.
+	Build func(ctx context.Context, o *Custom, tell func(run.Event)) (*Custom, error)
+	Enter func() (leave func(), err error) // fails if the runtime is closed
 }
 
 // WithDefaults checks a class and fills in its defaults, except the kernel's.

@@ -47,7 +47,10 @@ type Custom struct {
 	Layers      []string           `json:"layers,omitempty"`    // digests of the layers over its base image
 	Built       time.Time          `json:"built"`
 
-	Row language.Image `json:"-"`
+	Language *language.Declared `json:"language,omitempty"` // nil if its language is its base image's
+
+	Row     language.Image `json:"-"`
+	missing bool           // it is shipped, and not built yet
 }
 
 const (
@@ -91,6 +94,9 @@ func (o *Custom) Arrange(dir string) error {
 	if o.Container != "" {
 		o.Row = language.Image{About: o.Description, Payload: image.Payload{Name: o.Name, Container: true}}
 		return nil
+	}
+	if err := o.checkLanguage(); err != nil {
+		return err
 	}
 	o.describe()
 	p := &o.Row.Payload

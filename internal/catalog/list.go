@@ -44,6 +44,15 @@ func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageIn
 			list = append(list, info)
 		}
 	}
+	for _, o := range cat.offered(ceiling) {
+		info := ImageInfo{Name: o.Name, Languages: o.Language.AllNames(), About: o.Row.About}
+		if of, err := cat.Images.Of(o.Name); err == nil {
+			if built, err := of.Lookup(image.Linux, image.HostArch()); err == nil {
+				info.Ready, info.SizeMB, info.Template = true, built.Size()>>20, cat.HasTemplate(ctx, built)
+			}
+		}
+		list = append(list, info)
+	}
 	return list
 }
 
@@ -66,6 +75,9 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 		return nil // nothing had to be read
 	}
 	known := append(language.Images(), policy.ShippedImages)
+	for _, e := range imagefile.Languages() {
+		known = append(known, e.Name)
+	}
 	described, _ := filepath.Glob(filepath.Join(cat.ImageFiles(), "*"+imagefile.Extension))
 	built, _ := filepath.Glob(home.Dir(cat.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
@@ -100,8 +112,11 @@ func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	return cat.Source.HasTemplate(ctx, im, memory)
 }
 
-// ImageLanguages returns the names of an image's languages.
-func ImageLanguages(name string) []string {
+// ImageLanguages returns the names of an image's languages. A custom image's name is "" with a bundled one.
+func (cat *Catalog) ImageLanguages(custom, name string) []string {
+	if o, err := ReadCustom(cat.Home, custom); err == nil && o.Language != nil {
+		return o.Language.AllNames()
+	}
 	if l := language.OfImage(name); l != nil {
 		return l.AllNames()
 	}
@@ -118,7 +133,7 @@ func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []
 		}
 	}
 	for _, o := range own {
-		if language.OfImage(o.From) == l {
+		if language.OfImage(o.From) == l && o.Language == nil {
 			row := o.Row
 			if o.Description == "" { // it has its base image's
 				row.About = cat.Images.Versions(row.About)
@@ -148,6 +163,9 @@ func (cat *Catalog) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 			phrases = append(phrases, l.About+" ("+strings.Join(in, "; ")+")")
 		}
 	}
+	for _, o := range cat.offered(ceiling) {
+		phrases = append(phrases, fmt.Sprintf("%s (image %s: %s)", o.Language.Name, o.Name, o.Row.About))
+	}
 	return phrases
 }
 
@@ -158,6 +176,9 @@ func (cat *Catalog) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 			names = append(names, l.AllNames()...)
 		}
 	}
+	for _, o := range cat.offered(ceiling) {
+		names = append(names, o.Language.AllNames()...)
+	}
 	return names
 }
 
@@ -167,6 +188,9 @@ func (cat *Catalog) AllowedImages(ceiling *policy.Ceiling) (names []string) {
 		for _, im := range cat.rows(l, ceiling) {
 			names = append(names, im.Payload.Name)
 		}
+	}
+	for _, o := range cat.offered(ceiling) {
+		names = append(names, o.Name)
 	}
 	return names
 }

@@ -78,6 +78,9 @@ func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext
 		return req.containerLanguage(ref)
 	}
 	if req.Custom != nil {
+		if l, ext := req.declaredLanguage(); l != nil {
+			return l, &req.Custom.Row, ext, nil
+		}
 		plain := req
 		plain.Custom, plain.Image = nil, req.Custom.From
 		if l, _, ext, err = plain.FindLanguage(); err != nil {
@@ -140,6 +143,9 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 		req.Custom = o
 		return req, err
 	}
+	if o := cat.declaring(req.Request, ceiling); o != nil {
+		return req.with(o)
+	}
 	name := req.Image
 	if name == "" {
 		_, im, _, err := req.FindLanguage()
@@ -150,6 +156,9 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 	}
 	o, err := ReadCustom(cat.Home, name)
 	if errors.Is(err, fs.ErrNotExist) {
+		if o := shippedLanguage(name); o != nil {
+			return req.with(o)
+		}
 		file := imagefile.Find(name, cat.ImageFiles())
 		if imagefile.CheckName(name) != nil || language.OfImage(name) != nil {
 			return req, nil
@@ -163,15 +172,23 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 	if err != nil {
 		return req, failure.Host("image", err)
 	}
+	return req.with(o)
+}
+
+// with returns the request with its custom image.
+func (req Request) with(o *Custom) (Request, error) {
 	req.Custom = o
 	if req.MemoryMB == 0 {
 		req.MemoryMB = o.MemoryMB
 	}
 	arch, err := image.ParseArch(string(req.Arch))
+	if err == nil && o.missing {
+		o.Arch = arch
+	}
 	if err == nil && arch != o.Arch {
 		return req,
 			policy.Bad("arch", string(arch),
-				"is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", name,
+				"is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", o.Name,
 				o.Arch, arch, o.File)
 	}
 	return req, nil

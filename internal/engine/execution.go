@@ -157,6 +157,12 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	}
 	var contained *image.Container
 	var err error
+	if o := x.Code.Custom; o.Missing() {
+		if o, err = x.engine.Catalog.Build(ctx, o, x.streams.Events); err != nil {
+			return failure.At("image", err)
+		}
+		x.Code.Custom, x.Code.Image = o, &o.Row
+	}
 	if p := x.Code.Image.Payload; p.Container {
 		x.Image, contained, err = x.engine.Catalog.Ensure(ctx, images, p.Name, image.Kernel(x.Granted.Kernel), x.Code.Arch)
 	} else { // not by its name: a build's image is the bundled one, even if a custom image hides it

@@ -7,6 +7,7 @@ import (
 
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/policy"
 )
 
 // Shipped images are containers' and custom ones: at the run's host (FleetRun.Image), and at
@@ -15,6 +16,9 @@ import (
 // bringImage finds the image of a run's request if it is custom, or a container's in the store. Otherwise the other
 // host gets the reference, and may pull it.
 func (x *Execution) bringImage(remote *FleetRun, req catalog.Request) error {
+	if o := req.Custom; o != nil && o.Language != nil {
+		return policy.Bad("image", o.Name, "declares a language, which a fleet does not run: run it on this host")
+	}
 	if o := req.Custom; o != nil && o.Container == "" {
 		b, err := o.Ship()
 		if err != nil {

@@ -89,6 +89,9 @@ func (b *Builder) describe(from string, arch image.Arch) (*build, error) {
 		return nil, err
 	}
 	file := imagefile.Find(from, b.Catalog.ImageFiles())
+	if err := describeLanguage(file, from); err != nil {
+		return nil, err
+	}
 	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) && language.OfImage(from) != nil {
 		return nil, fmt.Errorf("is a bundled image, which `unitask image build --image %s` builds", from)
 	}
@@ -127,7 +130,8 @@ func (b *Builder) tellChanged(what string) { b.tell(what + ", and have left othe
 func (b *build) custom() *catalog.Custom {
 	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File,
 		Arch:        b.arch,
-		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB}
+		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB,
+		Language: b.env.Language}
 }
 
 // checkMemory returns an error if a description's memory is wrong.

@@ -16,13 +16,21 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/run"
 )
 
 // This file builds the images in which packages without a binary are compiled. They are custom images: a file in the
 // home's environments describes each. unitask writes it on first use, and the user may extend it.
 
-// ServeCompilers makes an installer build the images with compilers by a catalog, when packages first need one.
-func ServeCompilers(cat *catalog.Catalog, in *install.Installer) {
+// Serve makes an installer build the images with compilers by a catalog, when packages first need one. It makes the
+// catalog build shipped images with languages.
+func Serve(cat *catalog.Catalog, in *install.Installer, jail []string) {
+	cat.Build = func(ctx context.Context, o *catalog.Custom, tell func(run.Event)) (*catalog.Custom, error) {
+		own := *cat
+		own.Tell = tell
+		b := Builder{Catalog: &own, Installer: in, RequireJail: jail}
+		return b.language(ctx, o)
+	}
 	in.Compilers = func(ctx context.Context, to install.Target) (*catalog.Custom, error) {
 		own := *cat
 		own.Tell = to.Tell

@@ -20,6 +20,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -52,6 +53,7 @@ type Environment struct {
 	Warm        []string
 	MemoryMB    int
 	Description string
+	Language    *language.Declared // nil if the files declare none
 }
 
 // File is a file or folder of the host, and where it is in the guest.
@@ -74,10 +76,12 @@ type text struct {
 	Warm        []string          `toml:"warm"`
 	MemoryMB    int               `toml:"memoryMb"`
 	Description string            `toml:"description"`
+
+	Language *language.Declared `toml:"language"`
 }
 
 // keys are the keys that a file may have.
-const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, description"
+const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, description, language"
 
 var (
 	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
@@ -178,18 +182,27 @@ func read(file string) (*text, error) {
 	if len(raw) > maxText {
 		return nil, fmt.Errorf("has more than %d bytes", maxText)
 	}
+	return parse(raw)
+}
+
+func parse(raw []byte) (*text, error) {
 	t := &text{}
 	md, err := toml.NewDecoder(bytes.NewReader(raw)).Decode(t)
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return nil, fmt.Errorf("unknown key %.80q: there are %s", unknown[0].String(), keys)
-	}
-	for _, key := range md.Keys() {
-		if len(key) == 1 && !slices.Contains(strings.Split(keys, ", "), key[0]) { // it reads Env as env
+	ofLanguage := func(key toml.Key) bool { return len(key) > 1 && key[0] == "language" }
+	for _, key := range append(md.Undecoded(), md.Keys()...) { // it reads Env as env
+		switch {
+		case ofLanguage(key) && !slices.Contains(language.DeclaredKeys, key[1]):
+			return nil, fmt.Errorf("unknown key %.80q: a [language] has %s", key.String(),
+				strings.Join(language.DeclaredKeys, ", "))
+		case len(key) == 1 && !slices.Contains(strings.Split(keys, ", "), key[0]):
 			return nil, fmt.Errorf("unknown key %.80q: there are %s", key[0], keys)
 		}
+	}
+	if unknown := md.Undecoded(); len(unknown) > 0 {
+		return nil, fmt.Errorf("unknown key %.80q: there are %s", unknown[0].String(), keys)
 	}
 	switch {
 	case t.From == "":
@@ -211,6 +224,9 @@ func (e *Environment) add(t *text, dir string) error {
 	}
 	if e.Description == "" {
 		e.Description = t.Description
+	}
+	if e.Language == nil {
+		e.Language = t.Language
 	}
 	for name, value := range t.Env {
 		if _, there := e.Env[name]; !there {
@@ -261,6 +277,14 @@ func (e *Environment) check() error {
 	if len(e.Description) > maxDescription || !utf8.ValidString(e.Description) ||
 		strings.ContainsFunc(e.Description, unicode.IsControl) {
 		return wrong("description: must be one line of at most %d bytes", maxDescription)
+	}
+	if e.Language != nil {
+		if !language.Declares(e.From) {
+			return wrong("language: %s starts no commands: begin with from = \"shell\"", e.From)
+		}
+		if err := e.Language.Verify(); err != nil {
+			return wrong("language: %w", err)
+		}
 	}
 	if e.MemoryMB < 0 {
 		return wrong("memoryMb: %d is no size of a machine", e.MemoryMB)

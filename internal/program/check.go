@@ -28,6 +28,10 @@ func Check(req catalog.Request) (Program, error) {
 	if err != nil {
 		return Program{}, err
 	}
+	if req.Check && l.Check == "" {
+		return Program{}, policy.Bad("check", "of "+l.Name, "its image declares no check: give its [language] the key check")
+	}
+	p.Custom = req.Custom
 	if p.Language, p.Image = l, im; l != language.All[0] {
 		p.packageType = "" // Node's
 	}

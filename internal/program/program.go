@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
@@ -28,7 +29,8 @@ import (
 type Program struct {
 	Language    *language.Language
 	Image       *language.Image
-	Attachable  bool // the user's other processes may join its machine
+	Custom      *catalog.Custom // the image, if it is custom
+	Attachable  bool            // the user's other processes may join its machine
 	Text        string
 	Path        string // absolute, in the guest
 	Dir         string
