@@ -29,8 +29,8 @@ func (o *Custom) checkLanguage() error {
 		err = fmt.Errorf("%s starts no commands", o.From)
 	}
 	if err != nil {
-		return fmt.Errorf("the image %s: language: %w: change %s, and build it again, or `unitask image rm %[1]s`", o.Name, err,
-			o.File)
+		return fmt.Errorf("the image %s: language: %w: change %s, and build it again, or `unitask image rm %[1]s`",
+			o.Name, err, o.File)
 	}
 	return nil
 }

@@ -188,8 +188,8 @@ func (req Request) with(o *Custom) (Request, error) {
 	if err == nil && arch != o.Arch {
 		return req,
 			policy.Bad("arch", string(arch),
-				"is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", o.Name,
-				o.Arch, arch, o.File)
+				"is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one",
+				o.Name, o.Arch, arch, o.File)
 	}
 	return req, nil
 }

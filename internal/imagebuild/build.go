@@ -68,7 +68,7 @@ func (b *Builder) Build(ctx context.Context, from string, arch image.Arch) (*cat
 	}
 	o, im, err := build(nil)
 	var none *install.NoCompilerError
-	if !errors.As(err, &none) {
+	if !errors.As(err, &none) || l.Packages == nil {
 		return o, im, err
 	}
 	if name, _ := l.CompilersFor(began.env.From); name == began.env.Name {

@@ -29,6 +29,8 @@ import (
 type bundledBuild struct {
 	build
 	language *language.Language
+	// packaged is the language whose packages it installs: language, or npm's for programs of a declared language.
+	packaged *language.Language
 	system   string   // of the packages: pip or npm
 	specs    []string // of these
 	folders  []string // in the guest, which the image adds
@@ -50,15 +52,22 @@ func (b *bundledBuild) check() error {
 		return fmt.Errorf("run: %s has no steps: begin with a container image, as from = \"debian:12\"", b.env.From)
 	}
 	for system, list := range map[string][]string{policy.Pip: b.env.Pip, policy.Npm: b.env.Npm} {
-		specs, err := parseSpecs(b.language, system, list)
+		l := b.language
+		if b.env.Language != nil && system == policy.Npm {
+			l = language.OfSystem(system)
+		}
+		specs, err := parseSpecs(l, system, list)
 		if err != nil {
 			return err
 		}
 		b.specs = append(b.specs, specs...)
+		if len(specs) > 0 {
+			b.packaged = l
+		}
 	}
 	if len(b.specs) > 0 {
-		b.folders = append(b.folders, b.language.Packages.Place)
-		b.system = b.language.Packages.System
+		b.folders = append(b.folders, b.packaged.Packages.Place)
+		b.system = b.packaged.Packages.System
 	}
 	if len(b.env.Warm) > 0 && b.language.Name != "python" {
 		return fmt.Errorf("warm is for images with Python: %s has %s", b.env.From, b.language.Name)
@@ -196,17 +205,21 @@ func (b *bundledBuild) installPackages(ctx context.Context, use func(kept *packa
 	if b.was != nil && b.was.System == b.system && slices.Equal(b.was.Asked, b.now.Asked) {
 		locked = &packages.Lock{Packages: b.was.Packages, Npm: b.was.Npm}
 	}
-	im, err := b.Catalog.Images.With(b.language.Image(b.env.From).Payload).Obtain(ctx, image.Linux, b.arch)
+	from := b.env.From
+	if b.packaged != b.language {
+		from = b.packaged.Images[0].Payload.Name
+	}
+	im, err := b.Catalog.Images.With(b.packaged.Image(from).Payload).Obtain(ctx, image.Linux, b.arch)
 	if err != nil {
 		return err
 	}
-	usual := b.language.Packages.Place
+	usual := b.packaged.Packages.Place
 	place := image.At(usual, im.Runtime)
 	if place != usual {
 		b.runtime = im.Runtime
 		b.folders[slices.Index(b.folders, usual)] = place
 	}
-	to := install.Target{Language: b.language, Image: b.env.From, Arch: b.arch, Runtime: im.Runtime,
+	to := install.Target{Language: b.packaged, Image: from, Arch: b.arch, Runtime: im.Runtime,
 		Jail: b.RequireJail, Tell: b.Catalog.Tell, Compilers: b.compilers, Building: true,
 		Caller: run.Caller{Ceiling: b.Ceiling.Reaching()}.WithDefaults()}
 	return b.Installer.Ensure(ctx, to, b.now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {

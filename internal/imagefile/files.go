@@ -88,29 +88,28 @@ func plain(err error) error {
 	return err
 }
 
-// WriteFolder writes a folder's files to a tar stream, below a path in the guest.
-func WriteFolder(to *tar.Writer, folder, guest string) error {
-	return File{Guest: guest, Dir: folder, Host: "."}.write(to)
-}
-
 // WriteRoot writes a folder's files and links to a tar stream, with the folder as the guest's root.
-func WriteRoot(to *tar.Writer, folder string) error {
+func WriteRoot(to *tar.Writer, folder string) error { return WriteFolder(to, folder, "/") }
+
+// WriteFolder writes a folder's files and links to a tar stream, below a path in the guest.
+func WriteFolder(to *tar.Writer, folder, guest string) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		at := path.Join(guest, name)
 		switch {
 		case err != nil || d.IsDir():
 			return plain(err)
 		case d.Type() != fs.ModeSymlink:
-			return copyFile(to, root, name, "/"+name)
+			return copyFile(to, root, name, at)
 		}
 		target, err := root.Readlink(name)
 		if err != nil {
 			return plain(err)
 		}
-		return to.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Format: tar.FormatPAX})
+		return to.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: at[1:], Linkname: target, Format: tar.FormatPAX})
 	})
 }

@@ -31,7 +31,8 @@ func TestDeclaredScripts(t *testing.T) {
 		return string(out), err
 	}
 	d := Declared{Name: "toy", Extensions: []string{".toy"},
-		Run: []string{"bash", "-c", strings.NewReplacer("{", "{{", "}", "}}").Replace(tell), "it's {{x}}", "$HOME", "a{file}b"}}
+		Run: []string{"bash", "-c", strings.NewReplacer("{", "{{", "}", "}}").Replace(tell), "it's {{x}}", "$HOME",
+			"a{file}b"}}
 	if err := d.Verify(); err != nil {
 		t.Fatal(err)
 	}
