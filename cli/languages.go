@@ -15,8 +15,8 @@ func (a *app) languagesCommand() *cobra.Command {
 		Use:   "languages",
 		Short: "List the languages that runs may have, and their images",
 		Long: `List the languages that runs may have: unitask's own, those of the images that it builds
-on first use from Debian's packages, and those that your images declare. STATE is the
-size of the image, or "on first use" if that builds it. Then ABOUT has what it fetches.`,
+on first use from packages of Debian or npm, and those that your images declare. STATE is the
+size of the image, or "on first use" if that builds it. ABOUT has what the image adds.`,
 		Args: cobra.NoArgs,
 		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			list := rt.Catalog().ListLanguages(nil)
