@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/testarchive"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // Languages of images, as their files declare them. The images are built on first use, from the packages of this host's
@@ -49,7 +50,7 @@ func declaredRun(t *testing.T, rt *unitask.Runtime, home string, programs *testa
 	}
 	got := "exit " + itoa(res.ExitCode) + "\n" + string(res.Stdout)
 	for _, a := range res.Artifacts {
-		text, err := os.ReadFile(filepath.Join(home, "runs", res.RunID, "artifacts", a.Path))
+		text, err := os.ReadFile(filepath.Join(home, "runs", res.RunID, record.ArtifactsDir, a.Path))
 		if err != nil {
 			t.Error(err)
 		}
