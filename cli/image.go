@@ -38,7 +38,7 @@ func (a *app) imageBuild() *cobra.Command {
 		Short: "Build a custom image, or a bundled one ahead of its first run",
 		Long: `Build a custom image from FILE.toml, or from NAME.toml in the home's environments
 folder. The file names the base image and what to add (from, debian, pip, npm, run,
-network, files, env, warm, memoryMb, description). The base may be a container image,
+network, files, env, warm, memoryMb, description, language). The base may be a container image,
 with run and network, but without warm. A policy file limits what the build reaches:
 allowNet and packages. Packages are installed, and steps run, in a machine. The exact
 packages and base are written to NAME.lock.json beside the file; later builds use them.

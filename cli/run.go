@@ -104,6 +104,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "the file, like FILE")
 	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(language.Names(), ", ")+
+		"; 'unitask languages' lists more"+
 		" (default by the file's extension, js without a file)")
 	fl.BoolVar(&f.exec, "exec", false,
 		"run the command after -- in the container image that --image names, as its entry point, variables, "+
