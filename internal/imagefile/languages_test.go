@@ -1,8 +1,13 @@
 package imagefile
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,5 +106,32 @@ func TestBadLanguage(t *testing.T) {
 		if _, err := readLanguage(t, text); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s\n%v\nlacks %s", text, err, c.says)
 		}
+	}
+}
+
+// A folder of packages is written with its links, which lead to programs.
+func TestWriteFolderLinks(t *testing.T) {
+	dir := t.TempDir()
+	err := errors.Join(os.MkdirAll(filepath.Join(dir, ".bin"), 0o755), os.MkdirAll(filepath.Join(dir, "tool"), 0o755),
+		os.WriteFile(filepath.Join(dir, "tool/main"), []byte("x"), 0o755),
+		os.Symlink("../tool/main", filepath.Join(dir, ".bin/tool")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	w := tar.NewWriter(&text)
+	if err := errors.Join(WriteFolder(w, dir, "/node_modules"), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for r := tar.NewReader(&text); ; {
+		h, err := r.Next()
+		if err != nil {
+			break
+		}
+		got = append(got, fmt.Sprintf("%c %s %s", h.Typeflag, h.Name, h.Linkname))
+	}
+	if want := []string{"2 node_modules/.bin/tool ../tool/main", "0 node_modules/tool/main "}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
