@@ -70,7 +70,7 @@ func shownOn(t *testing.T, columns int, args ...string) string {
 // tables are the command lines whose output must fit the terminal. Every command is here, in flows, or in untabled.
 var tables = map[string][]string{
 	"approve": nil, "audit ls": nil, "audit verify": nil, "doctor": {"--accel", "tcg"},
-	"apply": nil, "df": nil, "image prune": {"--dry-run"}, "image ls": nil,
+	"apply": nil, "df": nil, "image prune": {"--dry-run"}, "image ls": nil, "languages": nil,
 	"inspect":      {"last"},
 	"policy show":  {"--memory", "1024", "--allow-net", "a.example.com,b.example.com", "--timeout", "5"},
 	"policy trust": {"--list"}, "secret ls": nil, "verify": {"last"},
