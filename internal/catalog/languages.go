@@ -197,7 +197,15 @@ func (cat *Catalog) ListLanguages(ceiling *policy.Ceiling) []LanguageInfo {
 // version returns the version of the first package that the description names, without Debian's own part.
 func (cat *Catalog) version(o *Custom) string {
 	e, err := imagefile.Read(o.File, cat.ImageFiles(), language.Images())
-	if err != nil || len(e.Debian) == 0 {
+	if err != nil || len(e.Debian)+len(e.Npm) == 0 {
+		return ""
+	}
+	if len(e.Debian) == 0 {
+		for _, p := range o.Packages {
+			if strings.HasPrefix(e.Npm[0]+"@", p.Name+"@") {
+				return p.Version
+			}
+		}
 		return ""
 	}
 	name, _, _ := strings.Cut(e.Debian[0], "=")

@@ -21,7 +21,7 @@ import (
 // language builds a shipped image with a language, unless another process has just built it.
 func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Custom, error) {
 	if why := b.Catalog.Images.Offline; why != "" {
-		return nil, fmt.Errorf("%w (%s): packages of Debian for %s would have to be fetched: "+
+		return nil, fmt.Errorf("%w (%s): packages for %s would have to be fetched: "+
 			"`unitask image build --offline=false %[3]s` does that", image.ErrOffline, why, o.Name)
 	}
 	began, err := b.describe(o.Name, o.Arch)
