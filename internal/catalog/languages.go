@@ -170,15 +170,17 @@ func (cat *Catalog) offered(ceiling *policy.Ceiling) []*Custom {
 func (cat *Catalog) ListLanguages(ceiling *policy.Ceiling) []LanguageInfo {
 	list := []LanguageInfo{}
 	for _, l := range language.All {
-		for _, im := range cat.rows(l, ceiling) {
-			info := LanguageInfo{Name: l.Name, Extensions: l.Extensions, Image: im.Payload.Name, About: im.About}
-			info.Ready, info.SizeMB = cat.ready(im.Payload.Name)
-			if of, err := cat.Images.Of(im.Payload.Name); err == nil && info.Ready {
-				info.Version = of.Parts().LanguageVersion(image.HostArch())
-			}
-			list = append(list, info)
-			break
+		rows := cat.rows(l, ceiling)
+		if len(rows) == 0 {
+			continue
 		}
+		name := rows[0].Payload.Name
+		info := LanguageInfo{Name: l.Name, Extensions: l.Extensions, Image: name, About: rows[0].About}
+		info.Ready, info.SizeMB = cat.ready(name)
+		if of, err := cat.Images.Of(name); err == nil && info.Ready {
+			info.Version = of.Parts().LanguageVersion(image.HostArch())
+		}
+		list = append(list, info)
 	}
 	for _, o := range cat.Declared() {
 		if !ceiling.Image(o.Name) {
