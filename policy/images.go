@@ -172,6 +172,9 @@ func (oneOf) read(_ *Field, value any, _ string) (any, error) {
 func (oneOf) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	allowed, said := c.most[f.ceiling()].([]string)
 	name := at[string](e, f.Key)
+	if e.WebFetch && *name == WebImage { // the key webFetch decides
+		return
+	}
 	if said && *name != "" && !allowsImage(allowed, *name) {
 		deny(*name, "only "+strings.Join(allowed, ", ")+" is allowed")
 		*name = ""

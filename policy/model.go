@@ -18,8 +18,9 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn returns the ceiling on models' runs, key by key, unless a file says otherwise. It allows no container images,
-// no packages, no secrets, no raw TCP and no tools for the host's files. It allows only files of dir. It allows none if
-// dir is "", or is or contains the user's home, or home, unitask's own, which has the records of all runs.
+// no packages, no secrets, no raw TCP, no web_fetch and no tools for the host's files. It allows only files of dir. It
+// allows none if dir is "", or is or contains the user's home, or home, unitask's own, which has the records of all
+// runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := realpath.Of(dir)
@@ -35,7 +36,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	}
 	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames),
 		"packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under,
-		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}}}
+		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}, "webFetch": false}}
 }
 
 // holds reports whether a folder is another one, or above it, even if a mount gives it another path.
@@ -185,9 +186,15 @@ func (c *Ceiling) Image(name string) bool {
 }
 
 // Debug reports whether a ceiling lets debuggers join machines.
-func (c *Ceiling) Debug() bool {
+func (c *Ceiling) Debug() bool { return c.permits("debug") }
+
+// WebFetch reports whether a ceiling lets web_fetch run.
+func (c *Ceiling) WebFetch() bool { return c.permits("webFetch") }
+
+// permits reports whether no ceiling says false for a key.
+func (c *Ceiling) permits(key string) bool {
 	for ; c != nil; c = c.over {
-		if allowed, said := c.most["debug"].(bool); said && !allowed {
+		if allowed, said := c.most[key].(bool); said && !allowed {
 			return false
 		}
 	}

@@ -55,6 +55,8 @@ type Request struct {
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
 	// Debug says that a debugger controls the machine.
 	Debug bool `json:"debug"`
+	// WebFetch says that the code is unitask's own program that fetches a page.
+	WebFetch bool `json:"webFetch"`
 	// RequireJail lists layers and limits of the machine's jail. If one is missing, nothing runs.
 	RequireJail []string `json:"requireJail"`
 	// RequireHardware refuses to run without hardware virtualization.
@@ -103,6 +105,7 @@ type Effective struct {
 	Dirs         []Mount      `json:"dirs"`
 	MaxArtifacts int64        `json:"maxArtifactBytes"` // -1 is none
 	Debug        bool         `json:"debug"`
+	WebFetch     bool         `json:"webFetch"`
 	RequireJail  []string     `json:"requireJail"`
 
 	RequireHardware bool `json:"requireHardware"`

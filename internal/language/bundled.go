@@ -10,6 +10,7 @@ import (
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/guest/shell"
 	"github.com/unitask/unitask/guest/system"
+	"github.com/unitask/unitask/guest/web"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -92,6 +93,13 @@ var Interpreted = []*Language{
 					"scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
 				modules: python.DataModules,
+			},
+			{
+				Payload: packed([]string{python.Packages, "/usr/lib/TRIPLET/libicu", "*.py"}, pythonPayload(policy.WebImage, web.Parts, nil,
+					web.Folders, web.Files(), python.Modules, python.Packages)),
+				program: machine.Program{Rehearsal: guest.Rehearsal{Text: web.Rehearsal, File: "code.py", Comment: "#"}},
+				About:   "Python with what `unitask web fetch` reads pages with.",
+				hidden:  true,
 			},
 		}),
 		CheckArg: python.CheckArg, NeedsProcess: python.NeedsProcess, Process: python.Process, Refused: python.Refused,

@@ -96,6 +96,7 @@ type Image struct {
 	About   string // its contents, for models and people, with {PART} for versions (image.Store.Versions)
 	// modules are those that the first image lacks.
 	modules []string
+	hidden  bool // nobody names it: unitask's own programs run in it
 }
 
 // Has reports whether the image has a module that the language's first image lacks.
@@ -241,10 +242,12 @@ func Extension(name string) (string, error) {
 	return ext, err
 }
 
-// Images returns the names of the bundled images.
+// Images returns the names of the bundled images that requests name.
 func Images() (names []string) {
 	for _, im := range AllImages() {
-		names = append(names, im.Payload.Name)
+		if !im.hidden {
+			names = append(names, im.Payload.Name)
+		}
 	}
 	return names
 }

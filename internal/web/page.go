@@ -1,0 +1,189 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/policy"
+)
+
+// Limits of what a machine says about a page.
+const (
+	maxURL   = 2048
+	maxLinks = 100
+	maxTitle = 1200 // bytes; the program has 300 characters
+)
+
+// Page is a fetched page. Everything in it but RunID is the page's word.
+type Page struct {
+	URL       string `json:"url"` // after redirects
+	Status    int    `json:"status"`
+	Type      string `json:"type,omitempty"` // its media type
+	Title     string `json:"title,omitempty"`
+	Date      string `json:"date,omitempty"` // of its publication, as 2026-10-31
+	Text      string `json:"text"`
+	Base64    []byte `json:"base64,omitempty"` // in place of Text, of a raw page that is not UTF-8 text
+	Links     []Link `json:"links,omitempty"`
+	Truncated bool   `json:"truncated,omitempty"` // there is more
+	Redirects int    `json:"redirects,omitempty"`
+	RunID     string `json:"runId"`
+
+	redirect *target // where another host has the page; nil if this is the page
+}
+
+// Link is a link of a page.
+type Link struct {
+	URL  string `json:"url"`
+	Text string `json:"text,omitempty"`
+}
+
+// target is a URL that may be fetched.
+type target struct {
+	url  string
+	rule string // its host, as allowNet has it
+}
+
+// parse checks a URL. The result has no fragment, and its host in ASCII.
+func parse(text string) (*target, error) {
+	if len(text) > maxURL {
+		return nil, fmt.Errorf("has more than %d bytes", maxURL)
+	}
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }) {
+		return nil, errors.New("has a space or a control character")
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, errors.New("is no URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, errors.New("must begin with https:// or http://")
+	case u.User != nil:
+		return nil, errors.New("has a user name, which is not sent")
+	case u.Host == "" || u.Opaque != "" || strings.Contains(u.Hostname(), "*"):
+		return nil, errors.New("has no host")
+	}
+	host := u.Hostname()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port := u.Port(); port != "" && port != "80" && port != "443" { // which a rule without a port allows
+		host += ":" + port
+	}
+	rule, err := policy.ParseNetRule(host)
+	if err != nil {
+		return nil, fmt.Errorf("has a host that %w", err)
+	}
+	name := rule.Host
+	if rule.Addr.IsValid() {
+		name = rule.Addr.String()
+	}
+	port := u.Port()
+	switch {
+	case port != "":
+		u.Host = net.JoinHostPort(name, port)
+	case strings.Contains(name, ":"):
+		u.Host = "[" + name + "]"
+	default:
+		u.Host = name
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return &target{url: u.String(), rule: rule.String()}, nil
+}
+
+// said is what the program in a machine prints. Other members are ignored.
+type said struct {
+	Error    string `json:"error"`
+	Redirect string `json:"redirect"`
+	Hops     int    `json:"hops"`
+	URL      string `json:"url"`
+	Status   int    `json:"status"`
+	Type     string `json:"type"`
+	Title    string `json:"title"`
+	Date     string `json:"date"`
+	Text     string `json:"text"`
+	Base64   []byte `json:"base64"`
+	Links    []Link `json:"links"`
+
+	Truncated bool `json:"truncated"`
+}
+
+var (
+	mediaType = regexp.MustCompile(`^[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}$`)
+	isoDate   = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}$`)
+)
+
+// read checks what a machine printed about a page of a target. The reason, if not "", says why there is no page.
+func read(stdout []byte, at *target, in Request) (page *Page, reason string) {
+	var s said
+	if err := json.Unmarshal(stdout, &s); err != nil {
+		return nil, "the program that reads pages was cut off, or has failed"
+	}
+	hops := min(max(s.Hops, 0), maxHops)
+	switch {
+	case s.Error != "":
+		return nil, bounded.Text(s.Error, maxError)
+	case s.Redirect != "":
+		to, err := parse(s.Redirect)
+		if err != nil {
+			return nil, fmt.Sprintf("it redirects to %s, which %v", strconv.QuoteToASCII(bounded.Text(s.Redirect, 200)), err)
+		}
+		return &Page{redirect: to, Redirects: max(hops-1, 0)}, ""
+	case s.Status < 100 || s.Status > 599:
+		return nil, "it has no status"
+	}
+	from, err := parse(s.URL)
+	if err != nil || from.rule != at.rule { // the machine reached no other host
+		from = at
+	}
+	page = &Page{URL: from.url, Status: s.Status, Title: oneLine(s.Title), Truncated: s.Truncated, Redirects: hops}
+	if mediaType.MatchString(s.Type) {
+		page.Type = s.Type
+	}
+	if isoDate.MatchString(s.Date) {
+		page.Date = s.Date
+	}
+	page.Text, page.Base64 = s.Text, s.Base64
+	if in.As != "raw" {
+		page.Text, page.Base64 = visible(s.Text), nil
+	}
+	if len(page.Text) > in.MaxBytes || len(page.Base64) > in.MaxBytes {
+		return nil, "it is longer than what was asked for"
+	}
+	for _, l := range s.Links[:min(len(s.Links), maxLinks)] {
+		if to, err := parse(l.URL); err == nil {
+			page.Links = append(page.Links, Link{URL: to.url, Text: oneLine(l.Text)})
+		}
+	}
+	return page, ""
+}
+
+// visible removes control characters, and those without a shape. A person does not see them, but a model reads them.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\u200c' || r == '\u200d': // the joiners belong to words
+			return r
+		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// oneLine returns a short text in one line.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(visible(text)), " ")
+	if len(text) > maxTitle {
+		text = strings.ToValidUTF8(text[:maxTitle], "")
+	}
+	return text
+}
