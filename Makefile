@@ -29,6 +29,7 @@ test: image
 	bin/unitask image vendor --image shell
 	bin/unitask image vendor --image go
 	bin/unitask image vendor --image python@3.11
+	bin/unitask image vendor --image web
 	$(GOTEST) -p 2 -vet=off -timeout 60m $(TESTFLAGS) $(ALL)
 
 # The tests that `make test` leaves out to save minutes. They are half of the differential scripts, which mostly boot

@@ -189,20 +189,35 @@ BLOCKS = frozenset('address article aside blockquote body br dd div dl dt figcap
                    'main nav ol p pre section table tr ul'.split())
 
 
+IN_HEAD = ('title', 'meta', 'link', 'script', 'style', 'base', 'noscript', 'template')
+UNPRINTED = re.compile('[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]')
+
+
 def parse(text):
     """Return a page's tree. The parser cuts a tree that is too deep."""
+    text = UNPRINTED.sub('', text)  # the parser would take the rest for another encoding
     parser = lxml.html.HTMLParser(encoding='utf-8', remove_comments=True, remove_pis=True, recover=True, huge_tree=False)
     tree = None
     if text.strip():
-        tree = lxml.html.document_fromstring(text.encode('utf-8', 'replace').replace(b'\0', b''), parser=parser,
-                                             ensure_head_body=True)
-    return tree if tree is not None else lxml.html.document_fromstring('<html><body></body></html>')
+        tree = lxml.html.document_fromstring(text.encode('utf-8', 'replace'), parser=parser, ensure_head_body=True)
+    if tree is None:
+        return lxml.html.document_fromstring('<html><head></head><body></body></html>')
+    head, body = tree.find('head'), tree.find('body')
+    strays = [node for node in head if node.tag not in IN_HEAD]  # the parser puts tags there that it does not know
+    for place, node in enumerate(strays):
+        head.remove(node)
+        body.insert(place, node)
+    return tree
 
 
 def drop(tree, tags):
     for node in list(tree.iter(*tags)):
         if node.getparent() is not None:
             node.drop_tree()
+
+
+UNSEEN = ('.//*[@hidden or @aria-hidden="true" or contains(translate(@style, " ", ""), "display:none")'
+          ' or @role="navigation" or @role="contentinfo" or @role="dialog"]')
 
 
 def length(tree):
@@ -212,30 +227,45 @@ def length(tree):
 def content(tree):
     """Return the part of a page that people read: its main part, its article by readability, or all but what is around it."""
     drop(tree, GONE)
+    for node in tree.xpath(UNSEEN):
+        if node.tag not in ('html', 'body') and node.getparent() is not None:
+            node.drop_tree()
     whole = tree.find('body')
     for path in ('.//main', './/*[@role="main"]', './/article'):
         found = tree.xpath(path)
         if len(found) == 1 and length(found[0]) >= LEAST_ARTICLE:
-            drop(found[0], ('nav', 'aside', 'dialog'))
+            drop(found[0], ('nav', 'aside', 'dialog', 'footer'))
             return found[0]
     try:
         summary = readability.Document(lxml.etree.tostring(tree, encoding='unicode', method='html')).summary(html_partial=True)
-        article = lxml.html.document_fromstring(summary)
+        article = parse(summary).find('body')
     except (readability.readability.Unparseable, lxml.etree.LxmlError, RecursionError, ValueError):
         article = None
     drop(whole, AROUND)
-    if length(article) >= max(LEAST_ARTICLE, length(whole) // 2):
+    if length(article) >= max(LEAST_ARTICLE, length(whole) * 2 // 3):
         return article
     return whole
 
 
-def mend_links(part, base):
-    """Make a part's links absolute, and remove those that nothing fetches. Return the links."""
+def mend(part, base):
+    """Make a part's links absolute, and remove those that lead nowhere else. Return the links."""
     links, seen = [], set()
+    for node in list(part.iter('a')):
+        bare = not node.text_content().strip('#\u00b6 \t\n') and node.find('.//img') is None
+        if bare and node.getparent() is not None:  # the anchor of a heading
+            node.drop_tree()
+        elif (node.get('href') or '').startswith('#'):
+            node.attrib.pop('href')
+    for node in list(part.iter('caption', 'figcaption')):
+        table = node.getparent()
+        node.tag = 'p'
+        if table is not None and table.tag == 'table' and table.getparent() is not None:
+            node.tail = None
+            table.addprevious(node)
     for node in part.iter('a', 'img'):
         key = 'href' if node.tag == 'a' else 'src'
         try:
-            url = urljoin(base, (node.get(key) or '').strip())
+            url = urljoin(base, (node.get(key) or '').strip()).replace(' ', '%20')
             good = urlsplit(url).scheme in ('http', 'https') and len(url) <= MOST_URL and node.get(key)
         except ValueError:
             good = False
@@ -249,12 +279,25 @@ def mend_links(part, base):
     return links
 
 
+AFTER_EMPHASIS = re.compile(r'(?<=\S)(\*\*|_|~~) (?=[,;:)\]])')  # html2text adds this space
+
+
 def markdown(part):
     to = html2text.HTML2Text(bodywidth=0)
     to.unicode_snob, to.backquote_code_style, to.single_line_break = True, True, False
     to.images_to_alt, to.default_image_alt, to.use_automatic_links = True, '', True
     to.ul_item_mark, to.open_quote, to.close_quote = '-', '"', '"'
-    lines = [line.rstrip() for line in to.handle(lxml.etree.tostring(part, encoding='unicode', method='html', with_tail=False)).split('\n')]
+    html = lxml.etree.tostring(part, encoding='unicode', method='html', with_tail=False)
+    lines, inside = [], False
+    for line in map(str.rstrip, to.handle(html).split('\n')):
+        if line == '```':  # empty lines around a block of code, and none at its end
+            if inside:
+                while lines[-1] == '':
+                    lines.pop()
+            elif lines and lines[-1]:
+                lines.append('')
+            inside = not inside
+        lines.append(line if inside else AFTER_EMPHASIS.sub(r'\1', line))
     return re.sub(r'\n{3,}', '\n\n', '\n'.join(lines)).strip('\n')
 
 
@@ -310,7 +353,7 @@ def from_html(text, plan, page):
     for href in tree.xpath('.//base/@href')[:1]:
         base = urljoin(base, href)
     part = content(tree)
-    page['links'] = mend_links(part, base)
+    page['links'] = mend(part, base)
     return markdown(part) if plan['as'] == 'markdown' else plain(part)
 
 
@@ -387,15 +430,15 @@ def fetch(plan):
     return page
 
 
-def main():
+def answer(plan):
+    """Return a page, or why there is none."""
     try:
-        page = fetch(json.loads(sys.argv[1]))
+        return fetch(plan)
     except Failure as e:
-        page = {'error': str(e)[:500]}
-    except (Exception, RecursionError) as e:
-        page = {'error': f'the page can\'t be read: {type(e).__name__}: {one_line(str(e))}'}
-    json.dump(page, sys.stdout, ensure_ascii=True)
+        return {'error': str(e)[:500]}
+    except Exception as e:
+        return {'error': f'the page can\'t be read: {type(e).__name__}: {one_line(str(e))}'}
 
 
 if __name__ == '__main__':
-    main()
+    json.dump(answer(json.loads(sys.argv[1])), sys.stdout)
