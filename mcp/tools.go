@@ -80,6 +80,7 @@ func (s *Server) addTools() {
 	if s.rt.HasSessions() {
 		s.addSessionTools()
 	}
+	s.addWebFetch()
 	s.sdk.AddReceivingMiddleware(s.fitArguments, typeErrors)
 }
 

@@ -18,6 +18,7 @@ var greedy = Request{
 	AllowHTTP: []string{"* a.com"}, MaxConnections: 99, MaxUpload: 1 << 40, MaxDownload: 1 << 40,
 	OutputBytes: 1 << 30, Image: "python",
 	Packages: []string{"pip:x"}, Kernel: "nanos", Secrets: []string{"KEY"}, MaxArtifacts: 1 << 30, Debug: true,
+	WebFetch: true,
 }
 
 // Each key of a ceiling limits a request for everything, and docs/policy.md has the key.
@@ -31,7 +32,8 @@ func TestAttackEachKey(t *testing.T) {
 		"allowNet": {"[]", "[]"}, "allowNetAny": {"false", "false"}, "ask": {"[]", "[]"}, "allowTcp": {"[]", "[]"},
 		"maxConnections": {"1", "1"}, "maxUploadBytes": {"1", "1"}, "maxDownloadBytes": {"1", "1"}, "outputBytes": {"1", "1"},
 		"images": {`["node"]`, `""`}, "packages": {"[]", "[]"}, "kernel": {`"linux"`, `"linux"`}, "secrets": {"[]", "[]"},
-		"maxArtifactBytes": {"1", "1"}, "debug": {"false", "false"}, "requireJail": {`["network"]`, `["network"]`},
+		"maxArtifactBytes": {"1", "1"}, "debug": {"false", "false"}, "webFetch": {"false", "false"},
+		"requireJail":     {`["network"]`, `["network"]`},
 		"requireHardware": {"true", "true"}, "audit": {`"required"`, "true"},
 		"net": {}, "filesUnder": {}, "dirsUnder": {}, // TestAttackHTTPRules, TestAttackHostPaths
 	}

@@ -365,6 +365,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 # hostFiles = true
 # writeUnder = ["./notes"]
 
+# true: models may fetch pages of the hosts above (web_fetch); false: nobody fetches pages.
+# webFetch = true
+
 # false: no debugger may join a run's machine (unitask debug).
 # debug = false
 

@@ -43,7 +43,7 @@ var Fields = []Field{
 		kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr",
 		kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
-	{Key: "webFetch", kind: permission{}}, // before image, which depends on it
+	{Key: "webFetch", kind: fetching{}}, // before image, which depends on it
 	{Key: "image", Ceiling: "images", Flag: "image",
 		Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go, python@3.11, " +
 			"data@3.11 (default the language's first), or a container image's reference, as python:3.12-slim (linux)",

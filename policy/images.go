@@ -135,6 +135,16 @@ func (c *Ceiling) WrongImage(name, reason string) error {
 	return c.wrong("images", err)
 }
 
+// fetching allows web_fetch, whose image goes with it.
+type fetching struct{ permission }
+
+func (k fetching) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
+	k.permission.narrow(f, c, r, e, deny)
+	if r.WebFetch && !e.WebFetch && e.Image == WebImage {
+		e.Image = ""
+	}
+}
+
 // oneOf is one image from a ceiling's list. A run whose image is denied gets no other one and does not run.
 type oneOf struct{ none }
 

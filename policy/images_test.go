@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -93,5 +94,36 @@ func TestOldShippedImages(t *testing.T) {
 	}
 	if new := ceiling(t, `images = ["shipped"]`); !new.TakesImages() || len(new.Notices()) > 0 {
 		t.Errorf("the new name: %v, %q", new.TakesImages(), new.Notices())
+	}
+}
+
+// The key webFetch decides about the image of web_fetch; no list of images does. Without the key, models have neither.
+func TestWebImage(t *testing.T) {
+	dir, home := t.TempDir(), t.TempDir()
+	fetch := Request{Image: WebImage, WebFetch: true}
+	for _, c := range []struct {
+		ceiling *Ceiling
+		asked   Request
+		want    string
+	}{
+		{nil, fetch, "web true"},
+		{ceiling(t, `images = ["node"]`), fetch, "web true"},
+		{ceiling(t, `images = ["node"]`), Request{Image: WebImage}, " false"},
+		{ceiling(t, `images = ["node"]`), Request{Image: "python", WebFetch: true}, " true"},
+		{ceiling(t, "images = [\"node\"]\nwebFetch = false"), fetch, " false"},
+		{BuiltIn(dir, home), fetch, " false"},
+		{BuiltIn(dir, home).With(ceiling(t, "webFetch = true")), fetch, "web true"},
+		{BuiltIn(dir, home).NarrowedBy(ceiling(t, "webFetch = true")), fetch, " false"},
+		{BuiltIn(dir, home).With(ceiling(t, "webFetch = true\n[principals.a]\nwebFetch = false")).For("a"), fetch, " false"},
+		{ForFleet(nil), fetch, " false"},
+	} {
+		e, _, err := Resolve(c.asked, c.ceiling)
+		if got := fmt.Sprint(e.Image, " ", e.WebFetch); err != nil || got != c.want {
+			t.Errorf("%v: %q %v, want %q", c.asked, got, err, c.want)
+		}
+	}
+	if beyond := ceiling(t, "webFetch = true").Beyond(BuiltIn(dir, home)); len(beyond) != 1 ||
+		beyond[0].String() != "webFetch true" {
+		t.Errorf("%v", beyond)
 	}
 }

@@ -20,7 +20,7 @@ func TestAttackUndecidedFields(t *testing.T) {
 		"maxUploadBytes":   "1",
 		"maxDownloadBytes": "1", "outputBytes": "1", "image": `"node"`, "packages": `["npm:x"]`, "kernel": `"linux"`,
 		"secrets": `["KEY"]`,
-		"files":   `[{"host":"/a"}]`, "dirs": `[{"host":"/a"}]`, "maxArtifactBytes": "1", "debug": "true",
+		"files":   `[{"host":"/a"}]`, "dirs": `[{"host":"/a"}]`, "maxArtifactBytes": "1", "debug": "true", "webFetch": "true",
 		"requireJail":     `["network"]`,
 		"requireHardware": "true", "audit": "true",
 	}
