@@ -46,7 +46,8 @@ A redirect to another host is followed if --allow-net, --allow-net-any or --ask 
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.as, "as", web.Forms[0], "markdown, text, html (the page as it is), or raw (its bytes)")
-	f.most = sizeVar(fl, "max-bytes", 1, fmt.Sprintf("the most to print, %d MiB at most (default %[1]d MiB)", web.MaxBytes>>20))
+	f.most = sizeVar(fl, "max-bytes", 1,
+		fmt.Sprintf("the most to print, %d MiB at most (default %[1]d MiB)", web.MaxBytes>>20))
 	for flag, list := range map[string]*[]string{"allow-net": &f.hosts.AllowNet, "ask": &f.hosts.Ask} {
 		fl.StringArrayVar(list, flag, nil, "a host that a redirect may lead to, as unitask run --"+flag+" has it; repeatable")
 	}

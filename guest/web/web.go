@@ -18,6 +18,9 @@ var Parts = slices.Concat(python.Parts, []string{
 // Folders are the folders with many files.
 var Folders = slices.Concat(python.Folders, []string{python.Packages})
 
+// Packed lists the compressed files.
+var Packed = []string{python.Packages, "/usr/lib/TRIPLET/libicu", "*.py"}
+
 // modules are imported in advance.
 var modules = []string{"json", "re", "ssl", "zlib", "http.client", "html2text", "lxml.html", "readability"}
 

@@ -95,8 +95,8 @@ var Interpreted = []*Language{
 				modules: python.DataModules,
 			},
 			{
-				Payload: packed([]string{python.Packages, "/usr/lib/TRIPLET/libicu", "*.py"}, pythonPayload(policy.WebImage, web.Parts, nil,
-					web.Folders, web.Files(), python.Modules, python.Packages)),
+				Payload: packed(web.Packed, pythonPayload(policy.WebImage, web.Parts, nil, web.Folders, web.Files(),
+					python.Modules, python.Packages)),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: web.Rehearsal, File: "code.py", Comment: "#"}},
 				About:   "Python with what `unitask web fetch` reads pages with.",
 				hidden:  true,

@@ -57,7 +57,8 @@ func parse(text string) (*target, error) {
 	if len(text) > maxURL {
 		return nil, fmt.Errorf("has more than %d bytes", maxURL)
 	}
-	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }) {
+	odd := func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, odd) {
 		return nil, errors.New("has a space or a control character")
 	}
 	u, err := url.Parse(text)

@@ -81,12 +81,9 @@ type DeniedError struct {
 }
 
 func (e *DeniedError) Error() string {
-	text := fmt.Sprintf("%s is not allowed", e.Host)
+	text := e.Host + " " + cmp.Or(e.Reason, "is not allowed")
 	if e.Redirect {
-		text = fmt.Sprintf("the page redirects to %s, and %s", e.URL, text)
-	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
+		return fmt.Sprintf("the page redirects to %s, and %s", e.URL, text)
 	}
 	return text
 }
