@@ -252,7 +252,7 @@ func Images() (names []string) {
 	return names
 }
 
-// AllImages returns the images of all languages, each once, those with older versions last.
+// AllImages returns the images of all languages, each once, those with older versions and hidden ones last.
 func AllImages() (list []*Image) {
 	for _, l := range All {
 		for i := range l.Images {
@@ -261,9 +261,13 @@ func AllImages() (list []*Image) {
 			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *Image) int {
-		return strings.Count(a.Payload.Name, "@") - strings.Count(b.Payload.Name, "@")
-	})
+	rank := func(im *Image) int {
+		if im.hidden {
+			return 2
+		}
+		return strings.Count(im.Payload.Name, "@")
+	}
+	slices.SortStableFunc(list, func(a, b *Image) int { return rank(a) - rank(b) })
 	return list
 }
 
