@@ -94,6 +94,18 @@ func TestDeclaredLanguage(t *testing.T) {
 	if own := rt.Catalog().Customs(); len(own) > 0 {
 		t.Errorf("a denied run built %s", own[0].Name)
 	}
+	// A session builds it, too. Its steps are in the language of the base.
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "lua"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := s.Exec(t.Context(), unitask.Command{Args: []string{"lua5.4", "-e", "print(6 * 7)"}})
+	if err != nil || string(step.Stdout) != "42\n" {
+		t.Errorf("a session's command: %v %+v", err, step)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 	for _, c := range []struct {
 		req  unitask.Request
 		exit int
@@ -108,15 +120,6 @@ func TestDeclaredLanguage(t *testing.T) {
 		if res, err := ran(c.req, nil); err != nil || res.ExitCode != c.exit || string(res.Stdout) != c.out {
 			t.Errorf("%+v: %v %+v", c.req, err, res)
 		}
-	}
-	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "lua"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	step, err := s.Exec(t.Context(), unitask.Command{Args: []string{"lua5.4", "-e", "print(6 * 7)"}})
-	if err != nil || string(step.Stdout) != "42\n" {
-		t.Errorf("a session's command: %v %+v", err, step)
 	}
 }
 

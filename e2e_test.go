@@ -413,7 +413,7 @@ func TestBadRequests(t *testing.T) {
 		"timeoutSeconds": {Timeout: -time.Second},
 		"outputBytes":    {OutputBytes: -1},
 		"kernel":         {Kernel: "bsd"},
-		"path":           {Path: "x.rb"},
+		"path":           {Path: "x.kt"},
 		"language":       {Language: "pyton"},
 		"image":          {Language: "js", Image: "python"},
 		"nodeArgs":       {Language: "python", NodeArgs: []string{"--expose-gc"}},

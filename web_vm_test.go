@@ -289,7 +289,7 @@ func TestAttackWebFetch(t *testing.T) {
 	for _, c := range []struct{ path, ceiling, text, fails string }{
 		{"/page", here, "# Heading\n\nSome **text**, and [a link](https://good.example/other).", ""},
 		{"/wild", wild, "HTTP/1.1 GET a.b.wild.example", ""},
-		{"/wild", here, "", "the page redirects to https://a.b.wild.example/there, and a.b.wild.example is not allowed"},
+		{"/wild", here, "", "the page redirects to \"https://a.b.wild.example/there\", and a.b.wild.example is not allowed"},
 		{"/metadata", "", "", "connect to 169.254.169.254"},
 		{"/loopback", "", "", "connect to 127.0.0.1"},
 		{"/resolved", "", "", "connect to inside.example"},

@@ -221,7 +221,8 @@ func filesOf(runs *record.Store, id string, artifacts []record.Artifact, paths [
 func (a *app) applySet(cmd *cobra.Command, store *changes.Store, set *changes.Set, left []export.Left,
 	f applyFlags) error {
 	var diff strings.Builder
-	if err := store.Diff(&diff, set); err != nil {
+	unshown, err := store.Diff(&diff, set)
+	if err != nil {
 		return err
 	}
 	if f.asJSON && !f.yes && !f.dry {
@@ -233,6 +234,9 @@ func (a *app) applySet(cmd *cobra.Command, store *changes.Store, set *changes.Se
 			return err
 		}
 		a.noteLeft(left, f)
+		if unshown > 0 {
+			a.ui.note("the diff does not show %s, only the size and digest of each", count(unshown, "file"))
+		}
 	}
 	if f.dry {
 		return a.moved(set, left, diff.String(), "not changed", f, nil)
@@ -246,7 +250,7 @@ func (a *app) applySet(cmd *cobra.Command, store *changes.Store, set *changes.Se
 			return usage(errors.New("nothing was changed: answer yes, or give --yes"))
 		}
 	}
-	set, err := store.Apply(set.ID)
+	set, err = store.Apply(set.ID)
 	return a.moved(set, left, diff.String(), "changed", f, err)
 }
 
@@ -273,7 +277,10 @@ func (a *app) moved(set *changes.Set, left []export.Left, diff, how string, f ap
 			Diff string        `json:"diff,omitempty"`
 		}{set, left, diff})
 	}
-	a.ui.note("%s: %s in %s", how, count(len(set.Changes), "file"), safe(set.Dir))
+	for _, path := range set.Left {
+		a.ui.note("left as it is, since it has another text: %s", safe(path))
+	}
+	a.ui.note("%s: %s in %s", how, count(len(set.Changes)-len(set.Left), "file"), safe(set.Dir))
 	if set.State == changes.Applied {
 		a.ui.note("to undo it: unitask apply --undo %s", set.ID)
 	}

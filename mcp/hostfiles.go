@@ -52,6 +52,7 @@ const (
 	maxHostListed = 1000
 	maxHostRead   = 64 << 10
 	maxFormBytes  = 4000 // of a diff in a form
+	maxWaiting    = 20   // proposed changes of a day
 )
 
 // fileResult is what host_files found or did.
@@ -273,6 +274,9 @@ func (s *Server) propose(ctx context.Context, caller unitask.Caller, in fileArgs
 		return nil, nil, err
 	}
 	store := changes.Open(s.rt.Images().Home(), s.rt.Audit())
+	if n := waiting(store); n >= maxWaiting {
+		return nil, nil, fmt.Errorf("%d changes wait for their user, who applies them by unitask apply", n)
+	}
 	set, left, err := store.Propose(dir, "", caller.Name, []changes.File{{Path: filepath.ToSlash(name), Named: named,
 		Open: open}})
 	if len(left) > 0 {
@@ -281,7 +285,18 @@ func (s *Server) propose(ctx context.Context, caller unitask.Caller, in fileArgs
 	if err != nil {
 		return nil, nil, fmt.Errorf("path %.200q: %w", in.Path, err)
 	}
-	return s.askAndApply(ctx, store, set, ask)
+	return s.askAndApply(ctx, store, set, ask, caller.Ceiling.ReadsHostFile(found.Real))
+}
+
+// waiting returns how many proposed changes nobody has applied or denied in the last day.
+func waiting(store *changes.Store) (n int) {
+	list, _ := store.List()
+	for _, set := range list {
+		if set.State == changes.Proposed && time.Since(set.Created) < 24*time.Hour {
+			n++
+		}
+	}
+	return n
 }
 
 // newText returns the text of a proposed file.
@@ -334,15 +349,17 @@ func (s *Server) guarded(real string) bool {
 	return false
 }
 
-// askAndApply shows the whole diff to a user, and applies the change if the user agrees.
-func (s *Server) askAndApply(ctx context.Context, store *changes.Store, set *changes.Set, ask asker) (
+// askAndApply shows the whole diff to a user, and applies the change if the user agrees. Only a model that may read the
+// file gets the diff, which has the old text.
+func (s *Server) askAndApply(ctx context.Context, store *changes.Store, set *changes.Set, ask asker, reads bool) (
 	*sdk.CallToolResult, any, error) {
 	var diff strings.Builder
-	if err := store.Diff(&diff, set); err != nil {
+	unshown, err := store.Diff(&diff, set)
+	if err != nil {
 		return nil, nil, err
 	}
 	text := fmt.Sprintf("Nothing is changed yet. The user applies the change with: unitask apply %s", set.ID)
-	if ask != nil && diff.Len() <= maxFormBytes {
+	if ask != nil && diff.Len() <= maxFormBytes && unshown == 0 {
 		asked, cancel := context.WithTimeout(ctx, approval.Patience)
 		defer cancel()
 		until := time.Now().Add(approval.Patience)
@@ -364,7 +381,7 @@ func (s *Server) askAndApply(ctx context.Context, store *changes.Store, set *cha
 				store.Refuse(set, "its user denied it"), store.Remove(set.ID))
 		}
 	}
-	if diff.Len() <= maxHostRead {
+	if reads && diff.Len() <= maxHostRead {
 		text += "\n" + diff.String()
 	}
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}},

@@ -158,6 +158,35 @@ func TestAttackHostFiles(t *testing.T) {
 	attack.Check(t, "sets of changes that were stored", "0 <nil>", fmt.Sprint(len(list), err))
 }
 
+// Who may write and not read learns no text. A user is never asked about a text that the form does not show.
+func TestAttackHostFilesUnshown(t *testing.T) {
+	cs, _, home := filesClient(t, `writeUnder = ["notes"]`, "2025-11-25", nil)
+	got := filesCall(t, cs, object{"op": "write", "path": "notes/n.txt", "text": ""})
+	if strings.Contains(got, "unitask apply change-") && !strings.Contains(got, "two") {
+		got = "no text"
+	}
+	attack.Check(t, "a write's answer to who may not read", "no text", got)
+	for i := range 30 {
+		got = filesCall(t, cs, object{"op": "write", "path": "notes/n.txt", "text": fmt.Sprint(i)})
+	}
+	list, err := changes.Open(home, nil).List()
+	attack.Check(t, "many proposals", "20 true <nil>",
+		fmt.Sprint(len(list), strings.Contains(got, "wait for their user"), err))
+
+	cs, dir, _ := filesClient(t, filesCeiling, "2025-11-25", func(message string) *sdk.ElicitResult {
+		t.Errorf("asked %q", message)
+		return accepts("once")
+	})
+	for name, text := range map[string]string{"a zero byte": "evil()//\x00", "a long text": strings.Repeat("x\n", 3000)} {
+		got := filesCall(t, cs, object{"op": "write", "path": "notes/n.txt", "text": text})
+		now, err := os.ReadFile(filepath.Join(dir, "notes/n.txt"))
+		if strings.Contains(got, "Nothing is changed yet") && string(now) == "one\ntwo\n" && err == nil {
+			got = "a proposal"
+		}
+		attack.Check(t, "a write that a form can't show: "+name, "a proposal", got)
+	}
+}
+
 // The server's own policy file can't be changed, even if it lies in a folder of writeUnder.
 func TestAttackHostFilesOfPolicy(t *testing.T) {
 	dir := testdir.Private(t)

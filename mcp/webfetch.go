@@ -90,7 +90,7 @@ func (s *Server) fetchPage(ctx context.Context, live *live, caller unitask.Calle
 	waited := time.Since(asked)
 	events, started := s.opts.Progress.of(caller, live, s.hider)
 	defer started()
-	f := web.Fetcher{Ceiling: caller.Ceiling,
+	f := web.Fetcher{Ceiling: caller.Ceiling, SameHost: !caller.Ceiling.DecidesHosts() && !canAsk(caller, req),
 		Prepare: func(run *unitask.Request) {
 			run.RequireJail = s.require
 			s.askFirst(caller, req, run)

@@ -16,7 +16,9 @@ const workerRule = "the worker's built-in ceiling"
 func ForFleet(file *Ceiling) *Ceiling {
 	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{},
 		"allowTcp": []TCPRule{}, "webFetch": false}}
-	return own.With(file)
+	c := own.With(file)
+	c.most["webFetch"] = false // its image would be granted for a tenant's own code
+	return c
 }
 
 // Bringing returns the ceiling for a run whose files and folders were copied from another host into a folder of this

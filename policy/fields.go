@@ -114,7 +114,7 @@ var JailNames = []string{
 // ImageNames are the bundled images.
 var ImageNames = []string{"node", "python", "data", "shell", "go", "python@3.11", "data@3.11"}
 
-// WebImage is the image of web_fetch. No list of a ceiling names it.
+// WebImage is the image of web_fetch, which the key webFetch grants: images need not list it.
 const WebImage = "web"
 
 // Bounds with several uses.

@@ -127,7 +127,7 @@ type Request struct {
 	MaxArtifacts int64 `json:"maxArtifactBytes,omitempty"`
 	// Debug is set by Runtime.Debug; without a debugger it changes nothing.
 	Debug bool `json:"debug,omitempty"`
-	// WebFetch marks the runs of web_fetch and `unitask web fetch`, which a ceiling may forbid. It changes nothing else.
+	// WebFetch marks the runs of web_fetch and `unitask web fetch`, which a ceiling may forbid. They get the image web.
 	WebFetch bool `json:"webFetch,omitempty"`
 	// RequireJail names layers and limits of QEMU's jail that must hold; otherwise nothing runs (JailError). The
 	// names are those in the record and in `unitask doctor`.

@@ -53,7 +53,7 @@ type Catalog struct {
 	Journal *audit.Journal
 	Tell    func(run.Event)
 	// Build builds a shipped image with a language (Custom.Missing) for the run that needs it first.
-	Build func(ctx context.Context, o *Custom, tell func(run.Event)) (*Custom, error)
+	Build func(ctx context.Context, o *Custom, ceiling *policy.Ceiling, tell func(run.Event)) (*Custom, error)
 	Enter func() (leave func(), err error) // fails if the runtime is closed
 }
 

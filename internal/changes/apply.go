@@ -29,21 +29,24 @@ func (s *Store) Apply(id string) (*Set, error) {
 	return s.move(id, Applying, Applied, []State{Proposed, Applying, Undoing, Undone}, func(set *Set) []edit {
 		var edits []edit
 		for _, c := range set.Changes {
-			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: s.text(set, c.After),
-				mode: 0o644})
+			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: s.text(set, c.After), mode: 0o644,
+				was: c.Mode})
 		}
 		return edits
 	})
 }
 
 // Undo gives the files of a set their earlier texts, all or none, and removes those that were new. The error is a
-// *ConflictError if a file was changed after the set was applied.
+// *ConflictError if a file was changed after the set was applied. Of a set whose process ended meanwhile, it takes back
+// what it can, and leaves such files as they are (Set.Left).
 func (s *Store) Undo(id string) (*Set, error) {
 	set, err := s.move(id, Undoing, Undone, []State{Applied, Applying, Undoing}, func(set *Set) []edit {
 		var edits []edit
 		for _, c := range set.Changes {
-			edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, text: s.text(set, c.Before),
-				mode: c.Mode})
+			if !c.Same {
+				edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, text: s.text(set, c.Before), mode: c.Mode,
+					was: 0o777})
+			}
 		}
 		return edits
 	})
@@ -68,21 +71,17 @@ func (s *Store) move(id string, under, then State, in []State, edits func(*Set) 
 		return set, fmt.Errorf("%s is %s: it %w", set.ID, set.State, ErrState)
 	}
 	was := set.State
-	set.State = under
 	w, err := newWriter(set.Dir)
 	if err != nil {
 		return set, err
 	}
 	defer w.close()
-	if err := w.look(set.ID, edits(set)); err != nil {
-		set.State = was
+	resumed := was == Applying || was == Undoing
+	if err := w.look(set.ID, edits(set), resumed, resumed && under == Undoing); err != nil {
 		return set, err
 	}
-	for _, dir := range w.missing() {
-		if !slices.Contains(set.Folders, dir) {
-			set.Folders = append(set.Folders, dir)
-		}
-	}
+	set.State = under
+	s.remember(set, w, under == Applying && !resumed)
 	if err = s.note(audit.ChangesStarted, set, nil); err == nil {
 		err = s.save(set)
 	}
@@ -98,6 +97,21 @@ func (s *Store) move(id string, under, then State, in []State, edits func(*Set) 
 		s.lost(noted)
 	}
 	return set, errors.Join(err, s.save(set))
+}
+
+// remember notes in a set what its undo needs: new folders, and files that had the text already.
+func (s *Store) remember(set *Set, w *writer, fresh bool) {
+	for _, dir := range w.missing() {
+		if !slices.Contains(set.Folders, dir) {
+			set.Folders = append(set.Folders, dir)
+		}
+	}
+	set.Left = w.left
+	for i := range set.Changes {
+		if c := &set.Changes[i]; fresh {
+			c.Same = slices.Contains(w.same, c.Path)
+		}
+	}
 }
 
 // lost reports that the audit log misses the end of a change, which has an entry of its start.

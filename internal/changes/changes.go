@@ -8,6 +8,7 @@ package changes
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,10 +25,13 @@ import (
 
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/realpath"
 	"github.com/unitask/unitask/internal/regular"
+	"github.com/unitask/unitask/policy"
 )
 
 // Limits of a set, and of a home's applied sets and its others.
@@ -35,7 +39,7 @@ const (
 	maxCompared  = 100_000
 	maxChanges   = 1000
 	MaxFileBytes = 64 << 20
-	maxSetBytes  = 256 << 20 // of the texts after the change
+	maxSetBytes  = 256 << 20 // of the texts before and after the change
 	maxSets      = 200
 	maxKept      = 1 << 30
 )
@@ -64,6 +68,7 @@ type Change struct {
 	Before string      `json:"before,omitempty"` // the digest of its text, as sha256:…; "" if the file is new
 	After  string      `json:"after,omitempty"`  // "" removes the file
 	Mode   fs.FileMode `json:"mode,omitempty"`   // its permissions before
+	Same   bool        `json:"same,omitempty"`   // the file had that text already when the set was applied
 }
 
 // Set is a set of changes to files below a folder.
@@ -76,6 +81,7 @@ type Set struct {
 	State   State     `json:"state"`
 	Changes []Change  `json:"changes"`
 	Folders []string  `json:"folders,omitempty"` // that were made for it
+	Left    []string  `json:"left,omitempty"`    // files that an undo left as they are, since they have another text
 }
 
 // File is a proposed file.
@@ -88,11 +94,18 @@ type File struct {
 // Store is the sets of a home. Any number of processes may use one.
 type Store struct {
 	home home.Dir
+	own  string // the home, without links
 	log  *audit.Journal
 }
 
 // Open returns the sets of a home. Their use is logged in log.
-func Open(dir string, log *audit.Journal) *Store { return &Store{home.Dir(dir), log} }
+func Open(dir string, log *audit.Journal) *Store {
+	own, err := realpath.Of(dir)
+	if err != nil {
+		own = dir
+	}
+	return &Store{home.Dir(dir), own, log}
+}
 
 func (s *Store) in(id string, name ...string) string {
 	return filepath.Join(append([]string{s.home.Changes(), id}, name...)...)
@@ -112,6 +125,9 @@ func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left
 		return nil, nil, err
 	}
 	defer root.Close()
+	if policy.Within(s.own, dir) {
+		return nil, nil, fmt.Errorf("%s is in unitask's own folder", dir)
+	}
 	lock, err := s.lock()
 	if err != nil {
 		return nil, nil, err
@@ -168,7 +184,7 @@ func (s *Store) fill(set *Set, root *os.Root, files []File) (left []export.Left,
 }
 
 // compare adds a change to the set if a file differs from the one that is there. reason explains why it can't be
-// changed; size is that of its new text, which has most bytes.
+// changed; size is that of both texts, which have most bytes.
 func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason string, size int64, err error) {
 	old, st, err := openOld(root, f.Path)
 	if err != nil {
@@ -186,21 +202,29 @@ func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason str
 		return "tools run a file of that name because it is there: name it to change it", 0, nil
 	case !f.Named && c.Mode&0o111 != 0:
 		return "the file that is there can be executed: name it to change it", 0, nil
+	case !f.Named && old != nil && links(st) > 1:
+		return "the file that is there has other hard links, which would keep its old text: name it to change it", 0, nil
 	case old != nil && st.Size() > MaxFileBytes:
 		return fmt.Sprintf("the file that is there has more than %d MiB", MaxFileBytes>>20), 0, nil
+	case old != nil && st.Size() > most:
+		return fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20), 0, nil
+	case policy.Within(s.own, filepath.Join(set.Dir, f.Path)):
+		return "is in unitask's own folder", 0, nil
 	}
+	var was int64
 	if old != nil {
-		c.Before, _, err = s.store(set, func() (io.ReadCloser, error) {
+		c.Before, was, err = s.store(set, func() (io.ReadCloser, error) {
 			return io.NopCloser(io.NewSectionReader(old, 0, MaxFileBytes+1)), nil
 		})
 	}
 	if err == nil && f.Open != nil {
 		c.After, size, err = s.store(set, f.Open)
 	}
+	size += was
 	switch {
 	case err != nil:
 		return "", 0, err
-	case size > MaxFileBytes:
+	case size-was > MaxFileBytes:
 		reason = fmt.Sprintf("has more than %d MiB", MaxFileBytes>>20)
 	case size > most:
 		reason = fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20)
@@ -262,7 +286,7 @@ func (s *Store) store(set *Set, open func() (io.ReadCloser, error)) (digest stri
 	}
 	sum := sha256.New()
 	size, err = io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, MaxFileBytes+1))
-	if err = errors.Join(err, to.Close()); err != nil {
+	if err = errors.Join(err, to.Sync(), to.Close()); err != nil { // it may become the only copy
 		return "", 0, err
 	}
 	name := hex.EncodeToString(sum.Sum(nil))
@@ -282,12 +306,17 @@ const setFile = "set.json"
 const maxSetFile = 8 << 20
 
 func (s *Store) save(set *Set) error {
-	text, err := json.Marshal(set)
-	if err != nil {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(set); err != nil {
 		return err
 	}
+	if text.Len() > maxSetFile {
+		return errors.New("its paths are too long: change some of the files")
+	}
 	return atomicfile.Fill(s.in(set.ID, setFile), 0o600, func(f *os.File) error {
-		_, err := f.Write(append(text, '\n'))
+		_, err := f.Write(text.Bytes())
 		return errors.Join(err, f.Sync())
 	})
 }
@@ -352,7 +381,9 @@ func (s *Store) bound(keep string) error {
 	}
 	entries, err := os.ReadDir(s.home.Changes())
 	for _, e := range entries {
-		if !known[e.Name()] && strings.HasPrefix(e.Name(), Prefix) {
+		_, unread := os.Lstat(s.in(e.Name(), setFile)) // a set that can't be read is kept
+		listed := slices.ContainsFunc(list, func(set *Set) bool { return set.ID == e.Name() })
+		if !known[e.Name()] && strings.HasPrefix(e.Name(), Prefix) && (listed || unread != nil) {
 			err = errors.Join(err, os.RemoveAll(s.in(e.Name())))
 		}
 	}
@@ -389,11 +420,17 @@ func (s *Store) Refuse(set *Set, why string) error {
 }
 
 // maxNoted bounds the files in an entry of the audit log; the set itself has all.
-const maxNoted = 20
+const (
+	maxNoted     = 20
+	maxNotedPath = 200
+)
 
 func (s *Store) note(kind audit.Kind, set *Set, why error) error {
-	detail := map[string]any{"id": set.ID, "dir": set.Dir, "state": set.State, "files": len(set.Changes),
-		"changes": set.Changes[:min(len(set.Changes), maxNoted)]}
+	noted := slices.Clone(set.Changes[:min(len(set.Changes), maxNoted)])
+	for i := range noted {
+		noted[i].Path = bounded.Text(noted[i].Path, maxNotedPath)
+	}
+	detail := map[string]any{"id": set.ID, "dir": set.Dir, "state": set.State, "files": len(set.Changes), "changes": noted}
 	if set.From != "" {
 		detail["from"] = set.From
 	}

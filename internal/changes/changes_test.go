@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
@@ -85,8 +86,8 @@ func TestSet(t *testing.T) {
 		File{Path: "new/deep/b.txt", Open: text("b\n")}, File{Path: "sub/same.txt", Open: text("same\n")})
 	p.has(before)
 	var diff strings.Builder
-	if err := p.Diff(&diff, set); err != nil {
-		t.Fatal(err)
+	if unshown, err := p.Diff(&diff, set); err != nil || unshown != 0 {
+		t.Fatal(unshown, err)
 	}
 	const want = "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n" +
 		"--- a/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n" +
@@ -133,6 +134,7 @@ func TestAttackConflicts(t *testing.T) {
 	for name, change := range map[string]func(p *place) error{
 		"text":    func(p *place) error { return os.WriteFile(p.at("b"), []byte("mine"), 0o644) },
 		"gone":    func(p *place) error { return os.Remove(p.at("b")) },
+		"program": func(p *place) error { return os.Chmod(p.at("b"), 0o755) },
 		"new":     func(p *place) error { return os.WriteFile(p.at("c"), []byte("mine"), 0o644) },
 		"folder":  func(p *place) error { return os.Mkdir(p.at("c"), 0o755) },
 		"link":    func(p *place) error { return errors.Join(os.Remove(p.at("b")), os.Symlink("a", p.at("b"))) },
@@ -147,9 +149,8 @@ func TestAttackConflicts(t *testing.T) {
 			}
 			var conflict *ConflictError
 			got, err := p.Apply(made.ID)
-			if !errors.As(err, &conflict) || got.State != Proposed || len(conflict.Files) != 1 {
-				t.Errorf("%v %v", got, err)
-			}
+			attack.Check(t, "a file that changed since the diff: "+name, "proposed true",
+				fmt.Sprint(got.State, " ", errors.As(err, &conflict) && len(conflict.Files) == 1))
 			if a, err := os.ReadFile(p.at("a")); string(a) != "a" || err != nil {
 				t.Errorf("a has %q, %v", a, err)
 			}
@@ -192,7 +193,7 @@ func TestAttackLeftOut(t *testing.T) {
 	if _, err := p.Apply(set.ID); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]fs.FileMode{"tool": 0o755, "fresh": 0o644} {
+	for name, want := range map[string]fs.FileMode{"tool": 0o755, "fresh": 0o644 &^ umask()} {
 		if st, err := os.Stat(p.at(name)); err != nil || st.Mode() != want {
 			t.Errorf("%s has the mode %v, want %v: %v", name, st.Mode(), want, err)
 		}
@@ -259,7 +260,7 @@ func (p *place) die(set *Set, changed int) {
 	for _, c := range set.Changes {
 		edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: p.text(set, c.After), mode: 0o644})
 	}
-	err = w.look(set.ID, edits)
+	err = w.look(set.ID, edits, false, false)
 	set.State, set.Folders = Applying, w.missing()
 	err = errors.Join(err, p.save(set))
 	for _, s := range w.steps {
@@ -311,13 +312,13 @@ func TestAttackChangedMeanwhile(t *testing.T) {
 	for _, c := range set.Changes {
 		edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: p.text(set, c.After), mode: 0o644})
 	}
-	if err := w.look(set.ID, edits); err != nil {
+	if err := w.look(set.ID, edits, false, false); err != nil {
 		t.Fatal(err)
 	}
 	p.put("b", "mine")
-	if err := w.write(set.ID); !errors.As(err, new(*ConflictError)) || errors.Is(err, errHalf) {
-		t.Errorf("got %v", err)
-	}
+	err = w.write(set.ID)
+	attack.Check(t, "a file that changes while it is written", "true false",
+		fmt.Sprint(errors.As(err, new(*ConflictError)), errors.Is(err, errHalf)))
 	p.has(map[string]string{"a": "a", "b": "mine"})
 }
 
@@ -359,13 +360,15 @@ func TestBound(t *testing.T) {
 // No text or name can forge a line of the diff, or hide in one.
 func TestAttackDiff(t *testing.T) {
 	p := newPlace(t, map[string]string{"a": "x\n"})
-	set := p.propose(File{Path: "a", Open: text("\u202egnp.exe\n\x1b[2J\r+++ b/safe\n")},
+	set := p.propose(File{Path: "a", Open: text("\u202egnp.exe\n\x1b[2J\r+++ b/safe\n⟨U+000D⟩ \u3164\ufe0f\u2028\n")},
 		File{Path: "b\n+++ c", Named: true, Open: text("x")}, File{Path: "bin", Open: text("\x00")},
 		File{Path: "big", Open: text(strings.Repeat("x\n", MaxShown))}, File{Path: "none", Open: text("")})
 	var diff strings.Builder
-	if err := p.Diff(&diff, set); err != nil {
+	unshown, err := p.Diff(&diff, set)
+	if err != nil {
 		t.Fatal(err)
 	}
+	attack.Check(t, "files that a diff does not show", "2", fmt.Sprint(unshown))
 	got := "none"
 	for line := range strings.Lines(diff.String()) {
 		if strings.ContainsAny(line, "\x1b\r\u202e") || strings.HasPrefix(line, "+++ c") {
@@ -373,10 +376,124 @@ func TestAttackDiff(t *testing.T) {
 		}
 	}
 	attack.Check(t, "a line of a diff that hides or is forged", "none", got)
-	for _, want := range []string{`+\u202egnp.exe`, `+\x1b[2J\r+++ b/safe`, `+++ b/b\n+++ c`,
+	for _, want := range []string{`+⟨U+202E⟩gnp.exe`, `+⟨U+001B⟩[2J⟨U+000D⟩+++ b/safe`, `+++ b/b⟨U+000A⟩+++ c`,
+		`+⟨U+27E8⟩U+000D⟩ ⟨U+3164⟩⟨U+FE0F⟩⟨U+2028⟩`,
 		"Before: no file. After: 1 bytes", "After: 2097152 bytes", "The file is empty"} {
 		if !strings.Contains(diff.String(), want) {
 			t.Errorf("the diff lacks %q:\n%.2000s", want, diff.String())
 		}
 	}
+}
+
+func umask() fs.FileMode {
+	old := syscall.Umask(0)
+	syscall.Umask(old)
+	return fs.FileMode(old)
+}
+
+// A set that can't be undone or read is not applied, and the home is no place for changes.
+func TestSetLimits(t *testing.T) {
+	t.Run("old texts count", func(t *testing.T) {
+		p := newPlace(t, nil)
+		var files []File
+		for i := range 6 {
+			name := fmt.Sprint(i)
+			if err := errors.Join(os.WriteFile(p.at(name), nil, 0o644), os.Truncate(p.at(name), 60<<20)); err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, File{Path: name, Open: text("x")})
+		}
+		if _, left, err := p.Propose(p.dir, "", "", files); err != nil || len(left) != 2 {
+			t.Errorf("left out %v, %v", left, err)
+		}
+	})
+	t.Run("a set that can't be read", func(t *testing.T) {
+		p := newPlace(t, nil)
+		set := p.propose(File{Path: "a", Open: text("a")})
+		if err := os.WriteFile(p.in(set.ID, setFile), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.propose(File{Path: "b", Open: text("b")})
+		if _, err := os.Lstat(p.in(set.ID, setFile)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("long paths", func(t *testing.T) {
+		p := newPlace(t, nil)
+		var files []File
+		for i := range 100 {
+			files = append(files, File{Path: strings.Repeat(strings.Repeat("&", 60)+"/", 20) + fmt.Sprint(i), Open: text("x")})
+		}
+		set, _, err := p.Propose(p.dir, "", "", files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Apply(set.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Undo(set.ID); err != nil {
+			t.Errorf("what was applied can't be undone: %v", err)
+		}
+	})
+	t.Run("the home", func(t *testing.T) {
+		p := newPlace(t, nil)
+		home, err := filepath.EvalSymlinks(p.home)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if set, _, err := p.Propose(home, "", "", []File{{Path: "config.toml", Open: text("x")}}); err == nil {
+			t.Errorf("proposed in the home: %v", set)
+		}
+		above := filepath.Dir(home)
+		files := []File{{Path: filepath.Base(home) + "/f", Open: text("x")}}
+		if set, left, err := p.Propose(above, "", "", files); err == nil || len(left) != 1 {
+			t.Errorf("proposed in the home: %v, %v", set, left)
+		}
+	})
+}
+
+// Nothing of the user's is lost after a crash, or by an undo.
+func TestUsersText(t *testing.T) {
+	t.Run("a file of the user with the same text", func(t *testing.T) {
+		p := newPlace(t, nil)
+		set := p.propose(File{Path: "a", Open: text("a")}, File{Path: "b", Open: text("b")})
+		p.put("a", "a")
+		if _, err := p.Apply(set.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Undo(set.ID); err != nil {
+			t.Fatal(err)
+		}
+		p.has(map[string]string{"a": "a"})
+	})
+	t.Run("an edit after a crash", func(t *testing.T) {
+		p := newPlace(t, map[string]string{"a": "a", "b": "b"})
+		set := p.propose(File{Path: "a", Open: text("A")}, File{Path: "b", Open: text("B")},
+			File{Path: "n/c", Open: text("C")})
+		p.die(set, 1)
+		p.put("b", "mine")
+		set, err := p.Undo(set.ID)
+		if err != nil || fmt.Sprint(set.Left) != "[b]" || set.State != Undone {
+			t.Errorf("%v, %v", set, err)
+		}
+		for name, want := range map[string]string{"a": "a", "b": "mine"} {
+			if got, err := os.ReadFile(p.at(name)); string(got) != want || err != nil {
+				t.Errorf("%s has %q, want %q: %v", name, got, want, err)
+			}
+		}
+	})
+	t.Run("a crash between two names", func(t *testing.T) {
+		p := newPlace(t, map[string]string{"a": "a"})
+		set := p.propose(File{Path: "a", Open: text("A")})
+		p.die(set, 0)
+		if err := os.Remove(p.at("a")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Undo(set.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(p.at("a")); string(got) != "a" || err != nil {
+			t.Errorf("a has %q, %v", got, err)
+		}
+	})
 }

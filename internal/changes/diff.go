@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -21,20 +20,20 @@ const (
 	maxDiff  = 16 << 20
 )
 
-// Diff writes the set as a unified diff. Untrusted code or a model may have chosen the texts and names. So no line has
-// a character that can't be seen or that changes how the line is read: such a character is escaped, as \u202e.
-func (s *Store) Diff(w io.Writer, set *Set) error {
+// Diff writes the set as a unified diff, and returns how many files it does not show as text. Untrusted code or a model
+// may have chosen the texts and names. So each character that can't be seen, or that changes how a line is read, is
+// written as ⟨U+202E⟩, and so is ⟨ itself.
+func (s *Store) Diff(w io.Writer, set *Set) (unshown int, err error) {
 	total := 0
 	for _, c := range set.Changes {
 		before, shown, err := s.shown(set, c.Before)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		after, both, err := s.shown(set, c.After)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		total += len(before) + len(after)
 		from, to := "a/"+c.Path, "b/"+c.Path
 		if c.Before == "" {
 			from = "/dev/null"
@@ -42,23 +41,31 @@ func (s *Store) Diff(w io.Writer, set *Set) error {
 		if c.After == "" {
 			to = "/dev/null"
 		}
+		full := total+len(before)+len(after) > maxDiff
 		var text string
 		switch {
-		case !shown || !both || total > maxDiff:
-			text = fmt.Sprintf("--- %s\n+++ %s\nNot shown as text. Before: %s. After: %s.\n", visible(from),
-				visible(to), s.size(set, c.Before), s.size(set, c.After))
+		case !shown || !both || full:
+			unshown++
+			text = fmt.Sprintf("--- %s\n+++ %s\nNot shown. Before: %s. After: %s.\n", visible(from), visible(to),
+				s.size(set, c.Before), s.size(set, c.After))
 		case before == after: // one is empty, and the other missing
 			text = fmt.Sprintf("--- %s\n+++ %s\nThe file is empty.\n", visible(from), visible(to))
 		default:
+			total += len(before) + len(after)
 			text = udiff.Unified(visible(from), visible(to), before, after)
 		}
+		n := 0
 		for line := range strings.Lines(text) {
-			if _, err := io.WriteString(w, visible(strings.TrimSuffix(line, "\n"))+"\n"); err != nil {
-				return err
+			if line = strings.TrimSuffix(line, "\n"); n >= 2 { // after the two names
+				line = visible(line)
 			}
+			if _, err := io.WriteString(w, line+"\n"); err != nil {
+				return 0, err
+			}
+			n++
 		}
 	}
-	return nil
+	return unshown, nil
 }
 
 // shown returns a stored text; ok is false if it can't be shown as lines.
@@ -85,20 +92,28 @@ func (s *Store) size(set *Set, digest string) string {
 	return fmt.Sprintf("%d bytes, %s", st.Size(), digest)
 }
 
-// visible escapes the characters of a line that can't be seen. A tab stays.
+// visible escapes the characters of a line that can't be seen, or look like a blank. A tab stays.
 func visible(line string) string {
-	odd := func(r rune) bool { return r != '\t' && (!unicode.IsPrint(r) || r == utf8.RuneError) }
 	if !strings.ContainsFunc(line, odd) {
 		return line
 	}
 	var out strings.Builder
 	for _, r := range line {
 		if odd(r) {
-			quoted := strconv.QuoteRuneToASCII(r)
-			out.WriteString(quoted[1 : len(quoted)-1])
+			fmt.Fprintf(&out, "⟨U+%04X⟩", r)
 		} else {
 			out.WriteRune(r)
 		}
 	}
 	return out.String()
+}
+
+func odd(r rune) bool {
+	switch r {
+	case '\t':
+		return false
+	case '⟨', '\u2800', utf8.RuneError:
+		return true
+	}
+	return !unicode.IsPrint(r) || unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/export"
 	"github.com/unitask/unitask/internal/realpath"
@@ -27,6 +29,7 @@ type edit struct {
 	path, from, to string
 	text           string      // a file with the new text
 	mode           fs.FileMode // of a file that does not exist
+	was            fs.FileMode // the file's permissions when the set was made
 }
 
 // step is an edit under way.
@@ -49,6 +52,8 @@ type writer struct {
 	dirs  map[string]*os.Root
 	steps []*step
 	made  []string // folders
+	same  []string // files that have the text already
+	left  []string // files with another text, which an undo leaves
 }
 
 func newWriter(dir string) (*writer, error) {
@@ -64,7 +69,17 @@ func openDir(dir string) (*os.Root, error) {
 	if real, err := realpath.Of(dir); err != nil || real != dir {
 		return nil, fmt.Errorf("the folder %s is gone, or leads elsewhere now", dir)
 	}
-	return os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	at, err := os.Lstat(dir)
+	opened, e := root.Stat(".")
+	if real, _ := realpath.Of(dir); err != nil || e != nil || real != dir || !os.SameFile(at, opened) {
+		root.Close()
+		return nil, fmt.Errorf("the folder %s was exchanged meanwhile", dir)
+	}
+	return root, nil
 }
 
 func (w *writer) close() {
@@ -80,42 +95,62 @@ func (w *writer) close() {
 	}
 }
 
-// look opens the files that are there, and compares them with the edits.
-func (w *writer) look(id string, edits []edit) error {
+// look opens the files that are there, and compares them with the edits. resumed means that a process began the edits
+// and ended meanwhile; leave means that files with another text stay as they are.
+func (w *writer) look(id string, edits []edit, resumed, leave bool) error {
 	var conflicts []string
 	for _, e := range edits {
-		old, st, err := openOld(w.root, e.path)
-		if err != nil {
-			conflicts = append(conflicts, e.path+": "+err.Error())
-			continue
-		}
-		s := &step{edit: e, old: old, st: st}
-		w.steps = append(w.steps, s)
-		digest := ""
-		if old != nil {
-			_ = syscall.Flock(int(old.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) // so that no copy removes it as remains
-			if digest, err = digestOf(old); err != nil {
-				return err
-			}
-		}
-		switch digest {
-		case e.to:
-			s.done = true // by a process that ended meanwhile
-		case e.from:
+		s, why, err := w.lookAt(e, resumed)
+		switch {
+		case err != nil:
+			return err
+		case why != "" && leave:
+			w.left = append(w.left, e.path)
+		case why != "":
+			conflicts = append(conflicts, e.path+": "+why)
+		case s == nil:
+			w.same = append(w.same, e.path)
 		default:
-			conflicts = append(conflicts, e.path+": it has another text")
+			w.steps = append(w.steps, s)
 		}
 	}
-	w.steps = slices.DeleteFunc(w.steps, func(s *step) bool {
-		if s.done && s.old != nil {
-			s.old.Close()
-		}
-		return s.done
-	})
 	if conflicts != nil {
 		return &ConflictError{id, conflicts}
 	}
 	return nil
+}
+
+// lookAt returns the step of an edit; nil if the file has the text already. why says why the file can't be changed.
+func (w *writer) lookAt(e edit, resumed bool) (s *step, why string, err error) {
+	old, st, err := openOld(w.root, e.path)
+	if err != nil {
+		return nil, err.Error(), nil
+	}
+	s = &step{edit: e, old: old, st: st}
+	digest := ""
+	if old != nil {
+		_ = syscall.Flock(int(old.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) // so that no copy removes it as remains
+		if digest, err = digestOf(old); err != nil {
+			old.Close()
+			return nil, "", err
+		}
+	}
+	switch {
+	case digest == e.to:
+		s = nil
+	case digest == "" && resumed: // its process ended between two names of the file (exchange)
+		return s, "", nil
+	case digest != e.from:
+		why = "it has another text"
+	case old != nil && st.Mode()&0o111 != 0 && e.was&0o111 == 0:
+		why = "it can be executed now"
+	default:
+		return s, "", nil
+	}
+	if old != nil {
+		old.Close()
+	}
+	return s, why, nil
 }
 
 // missing returns the folders that the edits need and that do not exist, outer ones first.
@@ -156,13 +191,29 @@ func (w *writer) write(id string) (err error) {
 	}
 	for _, s := range slices.Backward(w.steps) {
 		if e := s.back(); e != nil {
-			err = fmt.Errorf("%w; %s: %w: %w", err, s.path, errHalf, e)
+			err = fmt.Errorf("%w; %s: %w: %w%s", err, s.path, errHalf, e, s.rescue())
 		}
 	}
 	for _, dir := range slices.Backward(w.made) {
-		_ = w.root.Remove(dir) // fails if it is no longer empty
+		if st, e := w.root.Lstat(dir); e == nil && st.IsDir() {
+			_ = w.root.Remove(dir) // fails if it is no longer empty
+		}
 	}
 	return err
+}
+
+// rescue gives the old file, which can't have its own name, a name that nothing removes.
+func (s *step) rescue() string {
+	if s.old == nil || s.tmp == "" {
+		return ""
+	}
+	name := s.base() + ".before-" + strings.ToLower(rand.Text()[:6])
+	if atomicfile.Place(s.dir, s.tmp, name) == nil {
+		s.tmp = ""
+		return ": the old file is " + path.Join(path.Dir(s.path), name)
+	}
+	s.tmp = "" // under the name of a copy, at least
+	return ""
 }
 
 // folder opens the folder of a path, and makes what is missing.
@@ -194,7 +245,11 @@ func (w *writer) stage(s *step) (err error) {
 		return err
 	}
 	defer from.Close()
-	if s.tmp, s.new, err = export.PartialFile(s.dir, s.mode); err != nil {
+	mode := s.mode
+	if s.old != nil {
+		mode = 0o600 // until it has the old file's owner and permissions
+	}
+	if s.tmp, s.new, err = export.PartialFile(s.dir, mode); err != nil {
 		return err
 	}
 	sum := sha256.New()
@@ -203,7 +258,7 @@ func (w *writer) stage(s *step) (err error) {
 		err = errors.Join(err, errors.New("its stored text is damaged"))
 	}
 	if s.old != nil {
-		err = errors.Join(err, s.new.Chmod(s.st.Mode().Perm()), own(s.new, s.st))
+		err = errors.Join(err, own(s.new, s.st), s.new.Chmod(s.st.Mode().Perm()), copyACL(s.old, s.new))
 	}
 	err = errors.Join(err, s.new.Sync())
 	if s.made, _ = s.new.Stat(); err != nil {
@@ -223,6 +278,28 @@ func own(f *os.File, as fs.FileInfo) error {
 		return nil
 	}
 	return f.Chown(int(want.Uid), int(want.Gid))
+}
+
+// links returns a file's number of hard links.
+func links(st fs.FileInfo) int {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 1
+	}
+	return int(sys.Nlink)
+}
+
+// aclName is the extended attribute with a file's ACL on Linux.
+const aclName = "system.posix_acl_access"
+
+// copyACL gives a file the ACL of another one, which the permissions alone would change.
+func copyACL(from, to *os.File) error {
+	acl := make([]byte, 64<<10)
+	n, err := unix.Fgetxattr(int(from.Fd()), aclName, acl)
+	if err != nil { // it has none, or the file system has none
+		return nil
+	}
+	return unix.Fsetxattr(int(to.Fd()), aclName, acl[:n], 0)
 }
 
 // change gives the new text the file's name, in one step. The old file keeps a name until all files are changed.
@@ -262,7 +339,12 @@ func (s *step) exchange() error {
 	}
 	if s.to != "" {
 		if err := atomicfile.Place(s.dir, s.tmp, s.base()); err != nil {
-			return errors.Join(err, atomicfile.Place(s.dir, aside, s.base()))
+			if e := atomicfile.Place(s.dir, aside, s.base()); e != nil {
+				_ = s.dir.Remove(s.tmp)
+				s.tmp = aside
+				return fmt.Errorf("%w%s", errors.Join(err, e), s.rescue())
+			}
+			return err
 		}
 	}
 	s.tmp = aside

@@ -158,7 +158,7 @@ func (x *Execution) resolveImage(ctx context.Context) error {
 	var contained *image.Container
 	var err error
 	if o := x.Code.Custom; o.Missing() {
-		if o, err = x.engine.Catalog.Build(ctx, o, x.streams.Events); err != nil {
+		if o, err = x.engine.Catalog.Build(ctx, o, x.Live.Ceiling.Reaching(), x.streams.Events); err != nil {
 			return failure.At("image", err)
 		}
 		x.Code.Custom, x.Code.Image = o, &o.Row

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
 
@@ -25,10 +26,11 @@ import (
 // Serve makes an installer build the images with compilers by a catalog, when packages first need one. It makes the
 // catalog build shipped images with languages.
 func Serve(cat *catalog.Catalog, in *install.Installer, jail []string) {
-	cat.Build = func(ctx context.Context, o *catalog.Custom, tell func(run.Event)) (*catalog.Custom, error) {
+	cat.Build = func(ctx context.Context, o *catalog.Custom, ceiling *policy.Ceiling, tell func(run.Event)) (
+		*catalog.Custom, error) {
 		own := *cat
 		own.Tell = tell
-		b := Builder{Catalog: &own, Installer: in, RequireJail: jail}
+		b := Builder{Catalog: &own, Installer: in, Ceiling: ceiling, RequireJail: jail}
 		return b.language(ctx, o)
 	}
 	in.Compilers = func(ctx context.Context, to install.Target) (*catalog.Custom, error) {

@@ -28,9 +28,9 @@ func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Cus
 	if err != nil {
 		return nil, err
 	}
-	if d := began.env.Language; d == nil || d.Name != o.Language.Name {
+	if d := began.env.Language; d == nil || d.Name != shippedName(o.Name) {
 		return nil, fmt.Errorf("%s: it declares no language %s: remove the file, and a new one is written", began.env.File,
-			o.Language.Name)
+			shippedName(o.Name))
 	}
 	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
 	if err := over.check(); err != nil {
@@ -46,6 +46,16 @@ func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Cus
 	over.found = ready
 	built, _, err := over.run(ctx)
 	return built, err
+}
+
+// shippedName returns the name of the language in a shipped image. A session's image declares none.
+func shippedName(image string) string {
+	for _, e := range imagefile.Languages() {
+		if e.Name == image {
+			return e.Language.Name
+		}
+	}
+	return ""
 }
 
 // describeLanguage writes the description of a shipped image with a language to the home, if there is none.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"sync"
 )
 
 // shipped has the descriptions of images with further languages, each built on first use. To add one, add a file.
@@ -13,8 +14,11 @@ import (
 //go:embed languages/*.toml
 var shipped embed.FS
 
-// Languages returns the shipped images with further languages, by their names. They have no File.
-func Languages() (list []*Environment) {
+// Languages returns the shipped images with further languages, by their names. They have no File. Callers don't change
+// them.
+var Languages = sync.OnceValue(readLanguages)
+
+func readLanguages() (list []*Environment) {
 	files, _ := fs.Glob(shipped, "languages/*"+Extension) // which can't fail
 	for _, file := range files {
 		e := &Environment{Name: strings.TrimSuffix(path.Base(file), Extension), Env: map[string]string{}}

@@ -162,7 +162,7 @@ func (d *Declared) AllNames() []string {
 
 // The scripts take the code's file as $1, and its arguments after it. None of their text comes from a request.
 const (
-	compileScript = "set -- \"$(/usr/bin/mktemp -d)/program\" \"$@\" || exit\n%s || exit\n"
+	compileScript = "set -- \"$(/usr/bin/mktemp -d)/program\" \"$@\" || exit\n(exec %s) || exit\n"
 	afterFile     = ` "${@:2}"`
 	afterOut      = ` "${@:3}"`
 )

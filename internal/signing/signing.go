@@ -127,6 +127,10 @@ func findSigner(key ssh.PublicKey, signers []byte) (who string, err error) {
 		if !bytes.Equal(allowed.Marshal(), key.Marshal()) {
 			continue
 		}
+		if _, certified := allowed.(*ssh.Certificate); certified || strings.ContainsAny(name, "!*?,") {
+			return "", fmt.Errorf("line %d of the allowed signers has a certificate or a pattern, which unitask can't check: "+
+				"ssh-keygen -Y verify does", n)
+		}
 		if len(options) > 0 { // it limits the key to what we don't check
 			return "", fmt.Errorf("line %d of the allowed signers has options, which unitask can't check: ssh-keygen -Y verify "+
 				"does", n)

@@ -90,6 +90,7 @@ func TestAttackSignature(t *testing.T) {
 		"another key":           {text, foreign, ours},
 		"no signers":            {text, sig, nil},
 		"a key with options":    {text, sig, limited},
+		"a pattern for a name":  {text, sig, []byte("!me,*" + strings.TrimPrefix(string(ours), Identity))},
 		"an empty signature":    {text, nil, ours},
 		"a truncated signature": {text, sig[:len(sig)/2], ours},
 		"a key in its place":    {text, ours, ours},

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,9 @@ import (
 const (
 	maxURL   = 2048
 	maxLinks = 100
-	maxTitle = 1200 // bytes; the program has 300 characters
+	maxTitle = 600 // bytes; the program has 300 characters
+	// leastLinks is how many bytes of links a page may have, however short its content must be.
+	leastLinks = 8 << 10
 )
 
 // Page is a fetched page. Everything in it but RunID is the page's word.
@@ -97,6 +100,9 @@ func parse(text string) (*target, error) {
 		u.Host = name
 	}
 	u.Fragment, u.RawFragment = "", ""
+	if len(u.String()) > maxURL {
+		return nil, fmt.Errorf("has more than %d bytes", maxURL)
+	}
 	return &target{url: u.String(), rule: rule.String()}, nil
 }
 
@@ -112,9 +118,27 @@ type said struct {
 	Date     string `json:"date"`
 	Text     string `json:"text"`
 	Base64   []byte `json:"base64"`
-	Links    []Link `json:"links"`
+	Links    links  `json:"links"`
 
 	Truncated bool `json:"truncated"`
+}
+
+// links are the first links of a page. The rest is not decoded: an empty one takes two bytes, and much more memory.
+type links []Link
+
+func (l *links) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return err
+	}
+	for d.More() && len(*l) < maxLinks {
+		var one Link
+		if err := d.Decode(&one); err != nil {
+			return err
+		}
+		*l = append(*l, one)
+	}
+	return nil
 }
 
 var (
@@ -131,11 +155,14 @@ func read(stdout []byte, at *target, in Request) (page *Page, reason string) {
 	hops := min(max(s.Hops, 0), maxHops)
 	switch {
 	case s.Error != "":
-		return nil, bounded.Text(s.Error, maxError)
+		return nil, "the program that reads pages says: " + quoted(s.Error, maxError)
 	case s.Redirect != "":
 		to, err := parse(s.Redirect)
 		if err != nil {
-			return nil, fmt.Sprintf("it redirects to %s, which %v", strconv.QuoteToASCII(bounded.Text(s.Redirect, 200)), err)
+			return nil, fmt.Sprintf("it redirects to %s, which %v", quoted(s.Redirect, 200), err)
+		}
+		if to.rule == at.rule {
+			return nil, "it redirects to its own host, which the program should have followed"
 		}
 		return &Page{redirect: to, Redirects: max(hops-1, 0)}, ""
 	case s.Status < 100 || s.Status > 599:
@@ -156,13 +183,21 @@ func read(stdout []byte, at *target, in Request) (page *Page, reason string) {
 	if in.As != "raw" {
 		page.Text, page.Base64 = visible(s.Text), nil
 	}
-	if len(page.Text) > in.MaxBytes || len(page.Base64) > in.MaxBytes {
+	if len(page.Text)+len(page.Base64) > in.MaxBytes {
 		return nil, "it is longer than what was asked for"
 	}
-	for _, l := range s.Links[:min(len(s.Links), maxLinks)] {
-		if to, err := parse(l.URL); err == nil {
-			page.Links = append(page.Links, Link{URL: to.url, Text: oneLine(l.Text)})
+	size := 0
+	for _, l := range s.Links {
+		to, err := parse(l.URL)
+		if err != nil {
+			continue
 		}
+		one := Link{URL: to.url, Text: oneLine(l.Text)}
+		if size += len(one.URL) + len(one.Text); size > max(in.MaxBytes, leastLinks) {
+			page.Truncated = true
+			break
+		}
+		page.Links = append(page.Links, one)
 	}
 	return page, ""
 }
@@ -173,11 +208,17 @@ func visible(text string) string {
 		switch {
 		case r == '\n' || r == '\t' || r == '\u200c' || r == '\u200d': // the joiners belong to words
 			return r
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
+		case unicode.IsControl(r) || r == '\u2800' || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp,
+			unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point):
 			return -1
 		}
 		return r
 	}, text)
+}
+
+// quoted returns a text that a page or a taken-over machine chose, for an error.
+func quoted(text string, most int) string {
+	return strconv.QuoteToASCII(bounded.Text(oneLine(text), most))
 }
 
 // oneLine returns a short text in one line.

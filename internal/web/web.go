@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/unitask/unitask/guest/web"
 	"github.com/unitask/unitask/internal/bounded"
@@ -23,6 +24,8 @@ import (
 const (
 	MaxBytes = 4 << 20 // of its content
 	maxHops  = 10      // redirects
+	maxHosts = 4       // machines
+	patience = 3 * time.Minute
 	// maxDownload bounds what one machine receives: the largest PDF, and the requests around it.
 	maxDownload = 32 << 20
 	maxUpload   = 1 << 20
@@ -60,6 +63,8 @@ type Fetcher struct {
 	Ceiling *policy.Ceiling
 	// Hosts limits the hosts further, beside that of the first URL; nil is no limit.
 	Hosts *Hosts
+	// SameHost refuses redirects to other hosts.
+	SameHost bool
 	// Refused, if not nil, is told about a request that got no machine.
 	Refused func(err error, req run.Request)
 	// Prepare, if not nil, changes each run's request: questions in place of grants, and the jail.
@@ -83,7 +88,7 @@ type DeniedError struct {
 func (e *DeniedError) Error() string {
 	text := e.Host + " " + cmp.Or(e.Reason, "is not allowed")
 	if e.Redirect {
-		return fmt.Sprintf("the page redirects to %s, and %s", e.URL, text)
+		return fmt.Sprintf("the page redirects to %s, and %s", quoted(e.URL, 300), text)
 	}
 	return text
 }
@@ -99,14 +104,22 @@ func (f *Fetcher) Fetch(ctx context.Context, in Request) (*Page, error) {
 	case in.MaxBytes < 1 || in.MaxBytes > MaxBytes:
 		return nil, policy.Bad("maxBytes", fmt.Sprint(in.MaxBytes), "must be from 1 to %d", MaxBytes)
 	case !f.Ceiling.WebFetch():
+		if f.Refused != nil {
+			f.Refused(errForbidden, run.Request{WebFetch: true, Image: policy.WebImage})
+		}
 		return nil, policy.Bad("webFetch", "of "+bounded.Text(in.URL, 80), "no ceiling allows it: webFetch = true does")
 	}
 	at, err := parse(in.URL)
 	if err != nil {
 		return nil, policy.Bad("url", fmt.Sprintf("%.200q", in.URL), "%v", err)
 	}
-	for hops, redirect := 0, false; ; redirect = true {
-		page, err := f.hop(ctx, in, at, maxHops-hops, redirect)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for hops, hosts := 0, 0; ; hosts++ {
+		if hosts == maxHosts {
+			return nil, fmt.Errorf("the redirects lead to more than %d hosts", maxHosts)
+		}
+		page, err := f.hop(ctx, in, at, maxHops-hops, hosts > 0)
 		if err != nil {
 			return nil, err
 		}
@@ -162,6 +175,10 @@ func (f *Fetcher) hop(ctx context.Context, in Request, at *target, redirects int
 // allow cuts a run's hosts to the flags and the ceiling. It returns an error if none is left.
 func (f *Fetcher) allow(req *run.Request, at *target, redirect bool) error {
 	denied := &DeniedError{URL: at.url, Host: at.rule, Redirect: redirect}
+	if redirect && f.SameHost {
+		denied.Reason = "is not a host that the call names: fetch that URL"
+		return denied
+	}
 	if f.Hosts != nil {
 		eff, err := f.Hosts.narrow(at.rule)
 		switch {
@@ -211,6 +228,8 @@ func list(hosts []string) string {
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
+
+var errForbidden = errors.New("webFetch is not allowed")
 
 // failed returns the error of a run that returned no page. The run's hints say what the network refused.
 func failed(res *run.Result, reason string) error {
