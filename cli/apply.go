@@ -41,9 +41,8 @@ files or none. A run's files are those that its code left in /out, a session's t
 FOLDER in its machine (below /work). CHANGE is the id of what a model proposed over MCP, or of
 an earlier apply. Without an argument, apply lists these.
 
-A file that the folder has and the session does not have stays.
-
-It never follows a link or makes a file executable. Files that tools run because they are there
+Apply never follows a link, makes a file executable, or removes a file that only the folder
+has. Files that tools run because they are there
 (Makefile, .envrc) and executable files stay as they are, unless you name them as PATH. A file
 that changed after the diff stops the whole change.`,
 		Example: `  unitask apply last --into src
@@ -74,7 +73,7 @@ that changed after the diff stops the whole change.`,
 		}),
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.into, "into", "", "the folder whose files a run changes (default the current one)")
+	fl.StringVar(&f.into, "into", "", "the folder whose files change (default the current one)")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "change the files without a question")
 	fl.BoolVar(&f.dry, "dry-run", false, "print the diff, and change nothing")
 	fl.BoolVar(&f.undo, "undo", false, "give the files their earlier texts again")
@@ -273,7 +272,7 @@ func (a *app) moved(set *changes.Set, left []export.Left, diff, how string, f ap
 	if f.asJSON {
 		return a.ui.json(struct {
 			*changes.Set
-			Left []export.Left `json:"left,omitempty"`
+			Left []export.Left `json:"leftOut,omitempty"`
 			Diff string        `json:"diff,omitempty"`
 		}{set, left, diff})
 	}

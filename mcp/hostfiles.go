@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -68,7 +69,7 @@ type fileResult struct {
 
 type fileEntry struct {
 	Name  string `json:"name"`
-	Kind  string `json:"kind"` // file, folder, link or other
+	Kind  string `json:"kind"` // file, folder, link, pipe, socket or device
 	Bytes int64  `json:"bytes,omitempty"`
 }
 
@@ -166,13 +167,13 @@ func (s *Server) listFolder(caller unitask.Caller, path string) (*sdk.CallToolRe
 		return nil, nil, err
 	}
 	var text strings.Builder
-	for i, d := range list {
-		if i == maxHostListed {
-			out.More = true
-			fmt.Fprintf(&text, "and more than %d others\n", maxHostListed)
-			break
-		}
-		e := fileEntry{Name: d.Name(), Kind: fileKind(d.Type())}
+	if out.More = len(list) > maxHostListed; out.More {
+		list = list[:maxHostListed]
+		fmt.Fprintf(&text, "%d of the folder's entries:\n", maxHostListed)
+	}
+	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, d := range list {
+		e := fileEntry{Name: d.Name(), Kind: hostfiles.KindOf(d.Type())}
 		if st, err := d.Info(); err == nil && d.Type().IsRegular() {
 			e.Bytes = st.Size()
 		}
@@ -183,18 +184,6 @@ func (s *Server) listFolder(caller unitask.Caller, path string) (*sdk.CallToolRe
 		text.WriteString("the folder is empty")
 	}
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text.String()}}}, out, nil
-}
-
-func fileKind(mode fs.FileMode) string {
-	switch mode.Type() {
-	case 0:
-		return "file"
-	case fs.ModeDir:
-		return "folder"
-	case fs.ModeSymlink:
-		return "link"
-	}
-	return "other"
 }
 
 func (s *Server) readHostFile(caller unitask.Caller, path string, from int64) (*sdk.CallToolResult, any, error) {

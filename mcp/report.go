@@ -13,6 +13,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/unseen"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -77,11 +78,11 @@ func atMost(text string, n int) string {
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
-		if unicode.IsGraphic(r) {
+		if unicode.IsGraphic(r) && !unseen.Is(r) {
 			b.WriteRune(r)
 			continue
 		}
-		quoted := strconv.QuoteRuneToGraphic(r)
+		quoted := strconv.QuoteRuneToASCII(r)
 		b.WriteString(quoted[1 : len(quoted)-1])
 	}
 	return b.String()

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/internal/realpath"
+	"github.com/unitask/unitask/internal/unseen"
 )
 
 // Limits of host commands.
@@ -353,7 +354,7 @@ func readable(text string) error {
 	switch {
 	case !utf8.ValidString(text):
 		return errors.New("is not UTF-8 text")
-	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || unseen.Is(r) }):
 		return errors.New("has a character that can't be printed, such as a line's end")
 	}
 	return nil

@@ -72,6 +72,7 @@ func TestAttackHostValues(t *testing.T) {
 		{"a link to a name that is no UTF-8", "pull", pull("bytes", "3"), "leads to a path that is not UTF-8"},
 		{"nothing there", "pull", pull("none", "3"), "is no existing file or folder below"},
 		{"a line's end", "pull", pull("one\n", "3"), "can't be printed"},
+		{"a letter without a shape", "pull", pull("one\u3164", "3"), "can't be printed"},
 		{"a NUL", "pull", pull("one\x00", "3"), "can't be printed"},
 		{"a turned direction", "pull", pull("one\u202e", "3"), "can't be printed"},
 		{"no UTF-8", "pull", pull("one\xff", "3"), "is not UTF-8 text"},

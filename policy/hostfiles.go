@@ -7,46 +7,33 @@ import (
 
 // ReadsHostFiles reports whether models may list and read the host's files themselves. The ceiling, or one that it
 // narrows, must say so, and none may forbid it.
-func (c *Ceiling) ReadsHostFiles() bool {
-	said := false
-	for ; c != nil; c = c.over {
-		if allowed, has := c.most["hostFiles"].(bool); has && !allowed {
-			return false
-		} else if has {
-			said = true
-		}
-	}
-	return said
-}
+func (c *Ceiling) ReadsHostFiles() bool { return c.Bounds("hostFiles") && c.permits("hostFiles") }
 
 // WritesHostFiles reports whether models may propose changes to any of the host's files.
 func (c *Ceiling) WritesHostFiles() bool {
-	said := false
+	writes := c.Bounds("writeUnder")
 	for ; c != nil; c = c.over {
-		if folders, has := c.most["writeUnder"].([]string); has && len(folders) == 0 {
-			return false
-		} else if has {
-			said = true
-		}
+		folders, has := c.most["writeUnder"].([]string)
+		writes = writes && (!has || len(folders) > 0)
 	}
-	return said
+	return writes
 }
 
 // ReadsHostFile reports whether models may read a file of the host; real has no links.
 func (c *Ceiling) ReadsHostFile(real string) bool {
-	return c.ReadsHostFiles() && c.holds("filesUnder", real)
+	return c.ReadsHostFiles() && c.allowsUnder("filesUnder", real)
 }
 
 // ListsHostFolder reports whether models may list a folder of the host; real has no links.
 func (c *Ceiling) ListsHostFolder(real string) bool {
-	return c.ReadsHostFiles() && c.holds("dirsUnder", real)
+	return c.ReadsHostFiles() && c.allowsUnder("dirsUnder", real)
 }
 
 // WriteFolder returns the folder of writeUnder that is nearest above a file of the host; real has no links, and the
 // file may be missing. named means that the ceiling names the file itself: dir is then the file's folder. ok is false
 // if models may not propose changes to the file. A file that only narrows another ceiling names nothing.
 func (c *Ceiling) WriteFolder(real string) (dir string, named, ok bool) {
-	if !c.holds("writeUnder", real) {
+	if !c.allowsUnder("writeUnder", real) {
 		return "", false, false
 	}
 	folders, _ := c.base().most["writeUnder"].([]string)
@@ -61,19 +48,14 @@ func (c *Ceiling) WriteFolder(real string) (dir string, named, ok bool) {
 	return dir, false, dir != ""
 }
 
-// holds reports whether a path is below a folder of a key, in this ceiling and each that it narrows. At least one must
-// have the key.
-func (c *Ceiling) holds(key, path string) bool {
-	said := false
+// allowsUnder reports whether a path is below a folder of a key, in this ceiling and each that it narrows. At least one
+// must have the key.
+func (c *Ceiling) allowsUnder(key, path string) bool {
+	allows := c.Bounds(key)
 	for ; c != nil; c = c.over {
-		folders, has := c.most[key].([]string)
-		if !has {
-			continue
-		}
-		said = true
-		if !slices.ContainsFunc(folders, func(folder string) bool { return Within(folder, path) }) {
-			return false
+		if folders, has := c.most[key].([]string); has {
+			allows = allows && slices.ContainsFunc(folders, func(folder string) bool { return Within(folder, path) })
 		}
 	}
-	return said
+	return allows
 }

@@ -17,11 +17,9 @@ func TestHostFilesOff(t *testing.T) {
 			t.Errorf("%s: it allows the host's files", name)
 		}
 	}
+	t.Chdir(dir)
 	for _, text := range []string{"hostFiles = true", `writeUnder = ["."]`} {
-		file, err := ParseCeiling(filepath.Join(dir, CeilingFile), []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := ceiling(t, text)
 		narrowed := builtIn.NarrowedBy(file)
 		if beyond := file.Beyond(builtIn); len(beyond) != 1 || narrowed.ReadsHostFiles() || narrowed.WritesHostFiles() {
 			t.Errorf("%s: beyond %v, reads %v, writes %v", text, beyond, narrowed.ReadsHostFiles(), narrowed.WritesHostFiles())
@@ -44,16 +42,9 @@ func TestWriteFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "src/Makefile"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	parse := func(text string) *Ceiling {
-		t.Helper()
-		c, err := ParseCeiling(filepath.Join(dir, CeilingFile), []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	base := parse(`writeUnder = ["src", "src/Makefile"]`)
-	greedy := base.NarrowedBy(parse(`writeUnder = ["src", "src/.github", "src/deep/new.txt", "other"]`))
+	t.Chdir(dir)
+	base := ceiling(t, `writeUnder = ["src", "src/Makefile"]`)
+	greedy := base.NarrowedBy(ceiling(t, `writeUnder = ["src", "src/.github", "src/deep/new.txt", "other"]`))
 	for _, c := range []struct {
 		name      string
 		ceiling   *Ceiling
@@ -67,7 +58,7 @@ func TestWriteFolder(t *testing.T) {
 		{"a narrowing file's folder", greedy, "src/.github/f", "src", false, true},
 		{"a narrowing file's file", greedy, "src/deep/new.txt", "src", false, true},
 		{"named above", greedy, "src/Makefile", "src", true, true},
-		{"nothing is left", base.NarrowedBy(parse("writeUnder = []")), "src/f", "", false, false},
+		{"nothing is left", base.NarrowedBy(ceiling(t, "writeUnder = []")), "src/f", "", false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := c.dir
@@ -85,14 +76,7 @@ func TestWriteFolder(t *testing.T) {
 // Reading needs the switch and the folders.
 func TestReadsHostFile(t *testing.T) {
 	dir := realDir(t)
-	parse := func(text string) *Ceiling {
-		t.Helper()
-		c, err := ParseCeiling(filepath.Join(dir, CeilingFile), []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
+	t.Chdir(dir)
 	for text, want := range map[string]bool{
 		"hostFiles = true\nfilesUnder = [\".\"]":  true,
 		"hostFiles = true\ndirsUnder = [\".\"]":   false,
@@ -100,11 +84,11 @@ func TestReadsHostFile(t *testing.T) {
 		"filesUnder = [\".\"]":                    false,
 		"hostFiles = false\nfilesUnder = [\".\"]": false,
 	} {
-		if got := parse(text).ReadsHostFile(filepath.Join(dir, "f")); got != want {
+		if got := ceiling(t, text).ReadsHostFile(filepath.Join(dir, "f")); got != want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	}
-	both := parse("hostFiles = true\nfilesUnder = [\".\"]").NarrowedBy(parse("hostFiles = false"))
+	both := ceiling(t, "hostFiles = true\nfilesUnder = [\".\"]").NarrowedBy(ceiling(t, "hostFiles = false"))
 	if both.ReadsHostFile(filepath.Join(dir, "f")) {
 		t.Error("a narrowing file forbids it, and it is allowed")
 	}

@@ -17,10 +17,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	first := e.Files[:min(len(e.Files), 3)]
-	text := fmt.Sprintf("%s: nothing was changed, since %d of its files are not as in its diff: %q", e.ID, len(e.Files),
-		first)
-	return text
+	return fmt.Sprintf("%s: nothing was changed, since %d of its files are not as in its diff: %q", e.ID, len(e.Files),
+		e.Files[:min(len(e.Files), 3)])
 }
 
 // Apply changes the files of a set, all or none. A set whose process ended meanwhile is completed. The error is a

@@ -7,7 +7,6 @@
 package changes
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
@@ -38,7 +37,7 @@ import (
 const (
 	maxCompared  = 100_000
 	maxChanges   = 1000
-	MaxFileBytes = 64 << 20
+	maxFileBytes = 64 << 20
 	maxSetBytes  = 256 << 20 // of the texts before and after the change
 	maxSets      = 200
 	maxKept      = 1 << 30
@@ -133,6 +132,9 @@ func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left
 		return nil, nil, err
 	}
 	defer lock.Unlock()
+	if err := s.bound(); err != nil {
+		return nil, nil, err
+	}
 	set := &Set{ID: newID(), Dir: dir, From: from, By: by, Created: time.Now().UTC(), State: Proposed}
 	if err := os.MkdirAll(s.in(set.ID), 0o700); err != nil {
 		return nil, nil, err
@@ -150,7 +152,7 @@ func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left
 	if err != nil {
 		return nil, left, errors.Join(err, os.RemoveAll(s.in(set.ID)))
 	}
-	return set, left, s.bound(set.ID)
+	return set, left, nil
 }
 
 // fill compares the files with those that are there, and stores both texts of each that differs.
@@ -204,8 +206,8 @@ func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason str
 		return "the file that is there can be executed: name it to change it", 0, nil
 	case !f.Named && old != nil && links(st) > 1:
 		return "the file that is there has other hard links, which would keep its old text: name it to change it", 0, nil
-	case old != nil && st.Size() > MaxFileBytes:
-		return fmt.Sprintf("the file that is there has more than %d MiB", MaxFileBytes>>20), 0, nil
+	case old != nil && st.Size() > maxFileBytes:
+		return fmt.Sprintf("the file that is there has more than %d MiB", maxFileBytes>>20), 0, nil
 	case old != nil && st.Size() > most:
 		return fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20), 0, nil
 	case policy.Within(s.own, filepath.Join(set.Dir, f.Path)):
@@ -214,7 +216,7 @@ func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason str
 	var was int64
 	if old != nil {
 		c.Before, was, err = s.store(set, func() (io.ReadCloser, error) {
-			return io.NopCloser(io.NewSectionReader(old, 0, MaxFileBytes+1)), nil
+			return io.NopCloser(io.NewSectionReader(old, 0, maxFileBytes+1)), nil
 		})
 	}
 	if err == nil && f.Open != nil {
@@ -224,8 +226,8 @@ func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason str
 	switch {
 	case err != nil:
 		return "", 0, err
-	case size-was > MaxFileBytes:
-		reason = fmt.Sprintf("has more than %d MiB", MaxFileBytes>>20)
+	case size-was > maxFileBytes:
+		reason = fmt.Sprintf("has more than %d MiB", maxFileBytes>>20)
 	case size > most:
 		reason = fmt.Sprintf("the set has more than %d MiB with it", maxSetBytes>>20)
 	default:
@@ -252,24 +254,17 @@ func isSame(old *os.File, open func() (io.ReadCloser, error)) (bool, error) {
 	if old == nil || open == nil {
 		return old == nil && open == nil, nil
 	}
-	f, err := open()
+	text, err := open()
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
-	a, b := bufio.NewReader(io.NewSectionReader(old, 0, MaxFileBytes+1)), bufio.NewReader(f)
-	for {
-		x, err := a.ReadByte()
-		y, e := b.ReadByte()
-		switch {
-		case err == io.EOF && e == io.EOF:
-			return true, nil
-		case err == io.EOF || e == io.EOF || err == nil && e == nil && x != y:
-			return false, nil
-		case err != nil || e != nil:
-			return false, errors.Join(err, e)
-		}
+	defer text.Close()
+	sum := sha256.New()
+	if _, err = io.Copy(sum, io.LimitReader(text, maxFileBytes+1)); err != nil {
+		return false, err
 	}
+	digest, err := digestOf(old)
+	return digest == digestPrefix+hex.EncodeToString(sum.Sum(nil)), err
 }
 
 // store keeps a text in the set's folder, under its digest.
@@ -285,7 +280,7 @@ func (s *Store) store(set *Set, open func() (io.ReadCloser, error)) (digest stri
 		return "", 0, err
 	}
 	sum := sha256.New()
-	size, err = io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, MaxFileBytes+1))
+	size, err = io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, maxFileBytes+1))
 	if err = errors.Join(err, to.Sync(), to.Close()); err != nil { // it may become the only copy
 		return "", 0, err
 	}
@@ -362,9 +357,9 @@ func (s *Store) List() (list []*Set, err error) {
 	return list, nil
 }
 
-// bound removes the oldest sets beyond the limits, and what ended processes left. The set of an id stays. Applied sets,
-// which can be undone, have limits of their own, so that no number of proposals removes them.
-func (s *Store) bound(keep string) error {
+// bound makes room for one more set. It removes the oldest ones beyond the limits, and what ended processes left.
+// Applied sets, which can be undone, have limits of their own, so that no number of proposals removes them.
+func (s *Store) bound() error {
 	list, err := s.List()
 	if err != nil {
 		return err
@@ -372,14 +367,17 @@ func (s *Store) bound(keep string) error {
 	known, total, n := map[string]bool{}, map[bool]int64{}, map[bool]int{}
 	for _, set := range slices.Backward(list) {
 		size, applied := s.bytes(set.ID), set.State == Applied
-		known[set.ID] = set.ID == keep || set.State == Applying || set.State == Undoing ||
-			n[applied] < maxSets && total[applied]+size <= maxKept
+		known[set.ID] = set.State == Applying || set.State == Undoing ||
+			n[applied] < maxSets-1 && total[applied]+size <= maxKept
 		if known[set.ID] {
 			n[applied]++
 			total[applied] += size
 		}
 	}
 	entries, err := os.ReadDir(s.home.Changes())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	for _, e := range entries {
 		_, unread := os.Lstat(s.in(e.Name(), setFile)) // a set that can't be read is kept
 		listed := slices.ContainsFunc(list, func(set *Set) bool { return set.ID == e.Name() })
@@ -430,7 +428,8 @@ func (s *Store) note(kind audit.Kind, set *Set, why error) error {
 	for i := range noted {
 		noted[i].Path = bounded.Text(noted[i].Path, maxNotedPath)
 	}
-	detail := map[string]any{"id": set.ID, "dir": set.Dir, "state": set.State, "files": len(set.Changes), "changes": noted}
+	detail := map[string]any{"id": set.ID, "dir": set.Dir, "state": set.State, "files": len(set.Changes),
+		"changes": noted}
 	if set.From != "" {
 		detail["from"] = set.From
 	}

@@ -362,7 +362,7 @@ func TestAttackDiff(t *testing.T) {
 	p := newPlace(t, map[string]string{"a": "x\n"})
 	set := p.propose(File{Path: "a", Open: text("\u202egnp.exe\n\x1b[2J\r+++ b/safe\n⟨U+000D⟩ \u3164\ufe0f\u2028\n")},
 		File{Path: "b\n+++ c", Named: true, Open: text("x")}, File{Path: "bin", Open: text("\x00")},
-		File{Path: "big", Open: text(strings.Repeat("x\n", MaxShown))}, File{Path: "none", Open: text("")})
+		File{Path: "big", Open: text(strings.Repeat("x\n", maxShown))}, File{Path: "none", Open: text("")})
 	var diff strings.Builder
 	unshown, err := p.Diff(&diff, set)
 	if err != nil {
@@ -376,7 +376,8 @@ func TestAttackDiff(t *testing.T) {
 		}
 	}
 	attack.Check(t, "a line of a diff that hides or is forged", "none", got)
-	for _, want := range []string{`+⟨U+202E⟩gnp.exe`, `+⟨U+001B⟩[2J⟨U+000D⟩+++ b/safe`, `+++ b/b⟨U+000A⟩+++ c`,
+	for _, want := range []string{`+⟨U+202E⟩gnp.exe`, `+⟨U+001B⟩[2J⟨U+000D⟩+++ b/safe`,
+		`+++ b/b⟨U+000A⟩+++ c`,
 		`+⟨U+27E8⟩U+000D⟩ ⟨U+3164⟩⟨U+FE0F⟩⟨U+2028⟩`,
 		"Before: no file. After: 1 bytes", "After: 2097152 bytes", "The file is empty"} {
 		if !strings.Contains(diff.String(), want) {

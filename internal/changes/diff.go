@@ -12,11 +12,12 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 
 	"github.com/unitask/unitask/internal/regular"
+	"github.com/unitask/unitask/internal/unseen"
 )
 
 // Limits of what a diff shows. Of a larger text, and of texts after these bytes, it has only the size and the digest.
 const (
-	MaxShown = 1 << 20
+	maxShown = 1 << 20
 	maxDiff  = 16 << 20
 )
 
@@ -54,15 +55,13 @@ func (s *Store) Diff(w io.Writer, set *Set) (unshown int, err error) {
 			total += len(before) + len(after)
 			text = udiff.Unified(visible(from), visible(to), before, after)
 		}
-		n := 0
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSuffix(line, "\n"); n >= 2 { // after the two names
+		for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+			if n >= 2 { // after the two names
 				line = visible(line)
 			}
 			if _, err := io.WriteString(w, line+"\n"); err != nil {
 				return 0, err
 			}
-			n++
 		}
 	}
 	return unshown, nil
@@ -73,8 +72,8 @@ func (s *Store) shown(set *Set, digest string) (text string, ok bool, err error)
 	if digest == "" {
 		return "", true, nil
 	}
-	data, err := regular.Read(s.text(set, digest), MaxFileBytes)
-	if err != nil || len(data) > MaxShown || !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
+	data, err := regular.Read(s.text(set, digest), maxFileBytes)
+	if err != nil || len(data) > maxShown || !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		return "", false, err
 	}
 	return string(data), true, nil
@@ -109,11 +108,5 @@ func visible(line string) string {
 }
 
 func odd(r rune) bool {
-	switch r {
-	case '\t':
-		return false
-	case '⟨', '\u2800', utf8.RuneError:
-		return true
-	}
-	return !unicode.IsPrint(r) || unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+	return r != '\t' && (r == '⟨' || r == utf8.RuneError || !unicode.IsPrint(r) || unseen.Is(r))
 }

@@ -433,7 +433,7 @@ func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 // digestOf hashes a file from its beginning, which may be one byte longer than a set's files.
 func digestOf(f *os.File) (string, error) {
 	sum := sha256.New()
-	_, err := io.Copy(sum, io.NewSectionReader(f, 0, MaxFileBytes+1))
+	_, err := io.Copy(sum, io.NewSectionReader(f, 0, maxFileBytes+1))
 	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), err
 }
 

@@ -10,7 +10,8 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"unicode"
+
+	"github.com/unitask/unitask/internal/unseen"
 )
 
 // Left is a file that was not exported.
@@ -28,7 +29,7 @@ const MaxLeft = 100
 func Barred(name string) string {
 	for part := range strings.SplitSeq(name, "/") {
 		// HFS+ ignores characters without width: it treats U+200C followed by ".git" as ".git" (git's CVE-2014-9390).
-		seen := strings.TrimLeftFunc(part, invisible)
+		seen := strings.TrimLeftFunc(part, unseen.Is)
 		switch {
 		case strings.HasPrefix(seen, "."):
 			return "a name that begins with a dot is not copied"
@@ -38,7 +39,7 @@ func Barred(name string) string {
 		case fold(seen) == "head":
 			return "the name HEAD is not copied: " +
 				"git takes a folder with it for a repository, and runs what its configuration says"
-		case strings.ContainsFunc(part, invisible):
+		case strings.ContainsFunc(part, unseen.Is):
 			return fmt.Sprintf("a name with a character that can't be seen or changes how a line is read (%+q) is not copied",
 				part)
 		case strings.HasPrefix(part, "-"):
@@ -48,12 +49,6 @@ func Barred(name string) string {
 		}
 	}
 	return ""
-}
-
-// invisible reports whether a character has no width, is a control character, or separates lines.
-func invisible(r rune) bool {
-	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector,
-		unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // shortName reports whether a name has the form of short names in FAT and NTFS. They have up to eight characters that

@@ -68,7 +68,7 @@ func Find(host string, dir bool) (*Found, error) {
 	case !dir && mode.IsDir():
 		f.err = errors.New("is a folder: --dir brings folders")
 	case !dir && !mode.IsRegular():
-		f.err = errors.New("is a " + kindOf(mode) + ": only regular files can be given")
+		f.err = errors.New("is a " + KindOf(mode) + ": only regular files can be given")
 	}
 	return f, nil
 }
@@ -130,8 +130,11 @@ func plain(err error) error {
 	return err
 }
 
-func kindOf(mode fs.FileMode) string {
+// KindOf names the kind of a file.
+func KindOf(mode fs.FileMode) string {
 	switch mode.Type() {
+	case 0:
+		return "file"
 	case fs.ModeNamedPipe:
 		return "pipe"
 	case fs.ModeSocket:
@@ -153,14 +156,14 @@ func openRegular(root *os.Root, rel string) (*os.File, error) {
 		return nil, plain(err)
 	}
 	if !st.Mode().IsRegular() {
-		return nil, errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
+		return nil, errors.New("is a " + KindOf(st.Mode()) + " where a regular file was wanted")
 	}
 	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, plain(err)
 	}
 	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // exchanged: reading a pipe might never end
-		err = errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
+		err = errors.New("is a " + KindOf(st.Mode()) + " where a regular file was wanted")
 	}
 	if err != nil {
 		f.Close()

@@ -114,7 +114,7 @@ func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ig
 		}
 		w.set.entries = append(w.set.entries, entry{File: guest.File{Path: to, Mode: fs.ModeSymlink, Target: target}})
 	default:
-		return fmt.Errorf("%q is a %s, which can't be given: %s can leave it out", rel, kindOf(st.Mode()), IgnoreFile)
+		return fmt.Errorf("%q is a %s, which can't be given: %s can leave it out", rel, KindOf(st.Mode()), IgnoreFile)
 	}
 	return nil
 }

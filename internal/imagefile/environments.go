@@ -15,12 +15,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
 
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/unseen"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -275,8 +275,9 @@ func (e *Environment) check() error {
 		}
 	}
 	if len(e.Description) > maxDescription || !utf8.ValidString(e.Description) ||
-		strings.ContainsFunc(e.Description, unicode.IsControl) {
-		return wrong("description: must be one line of at most %d bytes", maxDescription)
+		strings.ContainsFunc(e.Description, unseen.Is) {
+		return wrong("description: must be one line of at most %d bytes, without characters that can't be seen",
+			maxDescription)
 	}
 	if e.Language != nil {
 		if !language.Declares(e.From) {

@@ -104,6 +104,7 @@ func TestBadFiles(t *testing.T) {
 		"from = 'python'\nenv = {'A=B' = ''}":                              "env: \"A=B\" can't be a variable",
 		"from = 'python'\nenv = {A = \"x\\u0000\"}":                        "can't be a variable",
 		"from = 'python'\ndescription = \"a\\nb\"":                         "description: must be one line",
+		"from = 'python'\ndescription = 'a\u202eb'":                        "description: must be one line",
 		"from = 'python'\ndescription = '" + long + "'":                    "description: must be one line",
 		"from = 'python'\nfiles = {'/opt/a' = '../a'}":                     "not below the file's own folder",
 		"from = 'python'\nfiles = {'/opt/a' = '/etc/passwd'}":              "not below the file's own folder",

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/unseen"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -60,7 +61,7 @@ func parse(text string) (*target, error) {
 	if len(text) > maxURL {
 		return nil, fmt.Errorf("has more than %d bytes", maxURL)
 	}
-	odd := func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }
+	odd := func(r rune) bool { return !unicode.IsGraphic(r) || unseen.Is(r) || r == ' ' }
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, odd) {
 		return nil, errors.New("has a space or a control character")
 	}
@@ -208,8 +209,7 @@ func visible(text string) string {
 		switch {
 		case r == '\n' || r == '\t' || r == '\u200c' || r == '\u200d': // the joiners belong to words
 			return r
-		case unicode.IsControl(r) || r == '\u2800' || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp,
-			unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point):
+		case unseen.Is(r):
 			return -1
 		}
 		return r
