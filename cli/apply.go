@@ -192,11 +192,15 @@ func (a *app) applyFiles(cmd *cobra.Command, store *changes.Store, from string, 
 	if err != nil {
 		return err
 	}
-	err = a.applySet(cmd, store, set, left, f)
-	if now, e := store.Get(set.ID); e == nil && now.State == changes.Proposed { // it can be proposed again
-		err = errors.Join(err, store.Remove(set.ID))
+	return errors.Join(a.applySet(cmd, store, set, left, f), a.forget(store, set))
+}
+
+// forget removes a set that is not applied: it can be proposed again.
+func (a *app) forget(store *changes.Store, set *changes.Set) error {
+	if now, err := store.Get(set.ID); err != nil || now.State != changes.Proposed {
+		return nil
 	}
-	return err
+	return store.Remove(set.ID)
 }
 
 // filesOf returns a run's artifacts as proposed files: all, or those with these paths.
@@ -243,7 +247,7 @@ func (a *app) applySet(cmd *cobra.Command, store *changes.Store, set *changes.Se
 	if !f.yes {
 		question := fmt.Sprintf("Change %s in %s?", count(len(set.Changes), "file"), safe(set.Dir))
 		if !isYes(a.ask(cmd.Context(), bufio.NewScanner(a.std.Stdin), question, "no")) {
-			if err := store.Refuse(set, "its user denied it"); err != nil {
+			if err := errors.Join(store.Refuse(set, "its user denied it"), a.forget(store, set)); err != nil {
 				return err
 			}
 			return usage(errors.New("nothing was changed: answer yes, or give --yes"))

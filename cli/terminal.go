@@ -289,7 +289,7 @@ func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0 || // C0, DEL and C1
 		unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point) && r != 0x200c && r != 0x200d ||
 		r >= 0xe0100 && r <= 0xe01ef || // invisible characters and those that set the direction, except joiners
-		r == 0x2028 || r == 0x2029 // ends of lines
+		r == 0x2028 || r == 0x2029 || r == 0x2800 // ends of lines, a blank
 }
 
 func appendVisible(out []byte, r rune, text []byte) []byte {

@@ -263,7 +263,7 @@ func (s *Server) propose(ctx context.Context, caller unitask.Caller, in fileArgs
 		return nil, nil, err
 	}
 	store := changes.Open(s.rt.Images().Home(), s.rt.Audit())
-	if n := waiting(store); n >= maxWaiting {
+	if n := waiting(store, caller.Name); n >= maxWaiting {
 		return nil, nil, fmt.Errorf("%d changes wait for their user, who applies them by unitask apply", n)
 	}
 	set, left, err := store.Propose(dir, "", caller.Name, []changes.File{{Path: filepath.ToSlash(name), Named: named,
@@ -277,11 +277,11 @@ func (s *Server) propose(ctx context.Context, caller unitask.Caller, in fileArgs
 	return s.askAndApply(ctx, store, set, ask, caller.Ceiling.ReadsHostFile(found.Real))
 }
 
-// waiting returns how many proposed changes nobody has applied or denied in the last day.
-func waiting(store *changes.Store) (n int) {
+// waiting returns how many changes that a caller proposed in the last day nobody has applied or denied.
+func waiting(store *changes.Store, by string) (n int) {
 	list, _ := store.List()
 	for _, set := range list {
-		if set.State == changes.Proposed && time.Since(set.Created) < 24*time.Hour {
+		if set.By == by && set.State == changes.Proposed && time.Since(set.Created) < 24*time.Hour {
 			n++
 		}
 	}

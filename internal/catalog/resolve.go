@@ -135,7 +135,8 @@ type Request struct {
 // ResolveCustom finds the custom image that a request names, if any. A custom image replaces the bundled
 // image of the same name. An image that another host shipped is available to callers whose ceiling allows it.
 func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request, error) {
-	if req.Custom != nil || req.WebFetch { // a build makes it, or a session has found it; no custom image reads pages
+	// A build makes it, or a session has found it. No custom image reads pages.
+	if req.Custom != nil || req.WebFetch && req.Image == policy.WebImage {
 		return req, nil
 	}
 	if c := cat.shipped(req.Image, ceiling); c != nil {

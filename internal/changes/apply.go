@@ -27,8 +27,8 @@ func (s *Store) Apply(id string) (*Set, error) {
 	return s.move(id, Applying, Applied, []State{Proposed, Applying, Undoing, Undone}, func(set *Set) []edit {
 		var edits []edit
 		for _, c := range set.Changes {
-			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, text: s.text(set, c.After), mode: 0o644,
-				was: c.Mode})
+			edits = append(edits, edit{path: c.Path, from: c.Before, to: c.After, before: c.Before,
+				text: s.text(set, c.After), mode: 0o644, was: c.Mode})
 		}
 		return edits
 	})
@@ -42,8 +42,8 @@ func (s *Store) Undo(id string) (*Set, error) {
 		var edits []edit
 		for _, c := range set.Changes {
 			if !c.Same {
-				edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, text: s.text(set, c.Before), mode: c.Mode,
-					was: 0o777})
+				edits = append(edits, edit{path: c.Path, from: c.After, to: c.Before, before: c.Before,
+					text: s.text(set, c.Before), mode: c.Mode, was: 0o777})
 			}
 		}
 		return edits
@@ -86,8 +86,10 @@ func (s *Store) move(id string, under, then State, in []State, edits func(*Set) 
 	if err == nil {
 		err = w.write(set.ID)
 	}
-	if err == nil {
+	if err == nil && len(w.left) == 0 { // else a later undo can finish it
 		set.State = then
+	} else if err == nil {
+		set.State = under
 	} else if !errors.Is(err, errHalf) {
 		set.State = was
 	}
@@ -97,8 +99,12 @@ func (s *Store) move(id string, under, then State, in []State, edits func(*Set) 
 	return set, errors.Join(err, s.save(set))
 }
 
-// remember notes in a set what its undo needs: new folders, and files that had the text already.
+// remember notes in a set what its undo needs: new folders, and files that had the text already. fresh means that the
+// set is applied from its beginning.
 func (s *Store) remember(set *Set, w *writer, fresh bool) {
+	if fresh {
+		set.Folders = nil
+	}
 	for _, dir := range w.missing() {
 		if !slices.Contains(set.Folders, dir) {
 			set.Folders = append(set.Folders, dir)
@@ -106,8 +112,11 @@ func (s *Store) remember(set *Set, w *writer, fresh bool) {
 	}
 	set.Left = w.left
 	for i := range set.Changes {
-		if c := &set.Changes[i]; fresh {
+		c := &set.Changes[i]
+		if fresh {
 			c.Same = slices.Contains(w.same, c.Path)
+		} else if slices.ContainsFunc(w.steps, func(s *step) bool { return s.path == c.Path }) {
+			c.Same = false
 		}
 	}
 }

@@ -260,7 +260,7 @@ func isSame(old *os.File, open func() (io.ReadCloser, error)) (bool, error) {
 	}
 	defer text.Close()
 	sum := sha256.New()
-	if _, err = io.Copy(sum, io.LimitReader(text, maxFileBytes+1)); err != nil {
+	if n, err := io.Copy(sum, io.LimitReader(text, maxFileBytes+1)); n > maxFileBytes || err != nil {
 		return false, err
 	}
 	digest, err := digestOf(old)
@@ -367,7 +367,7 @@ func (s *Store) bound() error {
 	known, total, n := map[string]bool{}, map[bool]int64{}, map[bool]int{}
 	for _, set := range slices.Backward(list) {
 		size, applied := s.bytes(set.ID), set.State == Applied
-		known[set.ID] = set.State == Applying || set.State == Undoing ||
+		known[set.ID] = set.State == Applying || set.State == Undoing && len(set.Left) == 0 ||
 			n[applied] < maxSets-1 && total[applied]+size <= maxKept
 		if known[set.ID] {
 			n[applied]++

@@ -1,7 +1,6 @@
 package changes
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/export"
 	"github.com/unitask/unitask/internal/realpath"
@@ -27,24 +24,11 @@ var errHalf = errors.New("the files could not be changed back")
 // edit changes a file from one text to another, by their digests.
 type edit struct {
 	path, from, to string
+	before         string      // the text when the set was made: from, or to
 	text           string      // a file with the new text
 	mode           fs.FileMode // of a file that does not exist
 	was            fs.FileMode // the file's permissions when the set was made
 }
-
-// step is an edit under way.
-type step struct {
-	edit
-	dir  *os.Root
-	old  *os.File // the file that is there; nil if none
-	st   fs.FileInfo
-	made fs.FileInfo // of the new file
-	new  *os.File
-	tmp  string // the new text's file, and after the change the old text's
-	done bool
-}
-
-func (s *step) base() string { return path.Base(s.path) }
 
 // writer changes files below a folder. look checks all, write changes all or none.
 type writer struct {
@@ -123,8 +107,11 @@ func (w *writer) look(id string, edits []edit, resumed, leave bool) error {
 // lookAt returns the step of an edit; nil if the file has the text already. why says why the file can't be changed.
 func (w *writer) lookAt(e edit, resumed bool) (s *step, why string, err error) {
 	old, st, err := openOld(w.root, e.path)
-	if err != nil {
+	if errors.Is(err, errKind) {
 		return nil, err.Error(), nil
+	}
+	if err != nil {
+		return nil, "", err
 	}
 	s = &step{edit: e, old: old, st: st}
 	digest := ""
@@ -138,8 +125,8 @@ func (w *writer) lookAt(e edit, resumed bool) (s *step, why string, err error) {
 	switch {
 	case digest == e.to:
 		s = nil
-	case digest == "" && resumed: // its process ended between two names of the file (exchange)
-		return s, "", nil
+	case digest == "" && resumed && w.moveBack(e): // its process ended between two names of the file (exchange)
+		return w.lookAt(e, false)
 	case digest != e.from:
 		why = "it has another text"
 	case old != nil && st.Mode()&0o111 != 0 && e.was&0o111 == 0:
@@ -151,6 +138,36 @@ func (w *writer) lookAt(e edit, resumed bool) (s *step, why string, err error) {
 		old.Close()
 	}
 	return s, why, nil
+}
+
+// moveBack gives the file of the user, which a process left under the name of a copy, its own name again.
+func (w *writer) moveBack(e edit) bool {
+	if e.before == "" {
+		return false
+	}
+	dir, err := w.folder(path.Dir(e.path))
+	if err != nil {
+		return false
+	}
+	list, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return false
+	}
+	for _, d := range list {
+		if !strings.HasPrefix(d.Name(), export.PartialName) {
+			continue
+		}
+		f, _, err := openOld(dir, d.Name())
+		if err != nil || f == nil {
+			continue
+		}
+		digest, err := digestOf(f)
+		f.Close()
+		if err == nil && digest == e.before {
+			return atomicfile.Place(dir, d.Name(), path.Base(e.path)) == nil
+		}
+	}
+	return false
 }
 
 // missing returns the folders that the edits need and that do not exist, outer ones first.
@@ -202,20 +219,6 @@ func (w *writer) write(id string) (err error) {
 	return err
 }
 
-// rescue gives the old file, which can't have its own name, a name that nothing removes.
-func (s *step) rescue() string {
-	if s.old == nil || s.tmp == "" {
-		return ""
-	}
-	name := s.base() + ".before-" + strings.ToLower(rand.Text()[:6])
-	if atomicfile.Place(s.dir, s.tmp, name) == nil {
-		s.tmp = ""
-		return ": the old file is " + path.Join(path.Dir(s.path), name)
-	}
-	s.tmp = "" // under the name of a copy, at least
-	return ""
-}
-
 // folder opens the folder of a path, and makes what is missing.
 func (w *writer) folder(dir string) (*os.Root, error) {
 	if known := w.dirs[dir]; known != nil {
@@ -258,7 +261,11 @@ func (w *writer) stage(s *step) (err error) {
 		err = errors.Join(err, errors.New("its stored text is damaged"))
 	}
 	if s.old != nil {
-		err = errors.Join(err, own(s.new, s.st), s.new.Chmod(s.st.Mode().Perm()), copyACL(s.old, s.new))
+		if e := own(s.new, s.st); e == nil {
+			err = errors.Join(err, setRights(s.old, s.new, s.st.Mode().Perm()))
+		} else {
+			err = errors.Join(err, e)
+		}
 	}
 	err = errors.Join(err, s.new.Sync())
 	if s.made, _ = s.new.Stat(); err != nil {
@@ -267,121 +274,8 @@ func (w *writer) stage(s *step) (err error) {
 	return nil
 }
 
-// own gives a file the owner and group of another one.
-func own(f *os.File, as fs.FileInfo) error {
-	mine, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	want, is := as.Sys().(*syscall.Stat_t), mine.Sys().(*syscall.Stat_t)
-	if want.Uid == is.Uid && want.Gid == is.Gid {
-		return nil
-	}
-	return f.Chown(int(want.Uid), int(want.Gid))
-}
-
-// links returns a file's number of hard links.
-func links(st fs.FileInfo) int {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 1
-	}
-	return int(sys.Nlink)
-}
-
-// aclName is the extended attribute with a file's ACL on Linux.
-const aclName = "system.posix_acl_access"
-
-// copyACL gives a file the ACL of another one, which the permissions alone would change.
-func copyACL(from, to *os.File) error {
-	acl := make([]byte, 64<<10)
-	n, err := unix.Fgetxattr(int(from.Fd()), aclName, acl)
-	if err != nil { // it has none, or the file system has none
-		return nil
-	}
-	return unix.Fsetxattr(int(to.Fd()), aclName, acl[:n], 0)
-}
-
-// change gives the new text the file's name, in one step. The old file keeps a name until all files are changed.
-func (s *step) change() error {
-	if s.old == nil {
-		err := atomicfile.Place(s.dir, s.tmp, s.base())
-		if err == nil {
-			s.tmp, s.done = "", true
-		} else if errors.Is(err, fs.ErrExist) {
-			err = errors.New("it exists now")
-		}
-		return err
-	}
-	if err := s.exchange(); err != nil {
-		return err
-	}
-	s.done = true
-	now, err := s.dir.Lstat(s.tmp)
-	if err != nil {
-		return err
-	}
-	if digest, err := digestOf(s.old); err != nil || !os.SameFile(now, s.st) || digest != s.from {
-		return errors.New("it was changed meanwhile")
-	}
-	return nil
-}
-
-// exchange moves the old file to tmp, and the new one, if there is one, to its place.
-func (s *step) exchange() error {
-	if s.to != "" && atomicfile.Exchange(s.dir, s.tmp, s.base()) == nil {
-		return nil
-	}
-	// The file is removed, or the file system (NFS, 9p) has no exchange: then the name is free for a moment.
-	aside := export.PartialName + rand.Text()
-	if err := s.dir.Rename(s.base(), aside); err != nil {
-		return err
-	}
-	if s.to != "" {
-		if err := atomicfile.Place(s.dir, s.tmp, s.base()); err != nil {
-			if e := atomicfile.Place(s.dir, aside, s.base()); e != nil {
-				_ = s.dir.Remove(s.tmp)
-				s.tmp = aside
-				return fmt.Errorf("%w%s", errors.Join(err, e), s.rescue())
-			}
-			return err
-		}
-	}
-	s.tmp = aside
-	return nil
-}
-
-// back takes a change back. A file that somebody else put there meanwhile stays.
-func (s *step) back() error {
-	if !s.done {
-		return nil
-	}
-	s.done = false
-	now, err := s.dir.Lstat(s.base())
-	ours := s.made != nil && err == nil && os.SameFile(now, s.made)
-	switch {
-	case s.old == nil && ours:
-		return s.dir.Remove(s.base())
-	case s.old == nil:
-		return nil
-	case s.to == "" || !ours && errors.Is(err, fs.ErrNotExist):
-		if err := atomicfile.Place(s.dir, s.tmp, s.base()); err != nil {
-			return err
-		}
-		s.tmp = ""
-		return nil
-	case !ours:
-		return errors.New("another file is in its place")
-	}
-	if atomicfile.Exchange(s.dir, s.tmp, s.base()) == nil {
-		return nil
-	}
-	if err := s.dir.Rename(s.tmp, s.base()); err != nil {
-		return err
-	}
-	s.tmp = ""
-	return nil
-}
+// errKind means that a path leads to something else than a file.
+var errKind = errors.New("what is there can't be changed")
 
 // openOld opens the file of a path; nil if there is none. The error says why the path can't be changed.
 func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
@@ -398,7 +292,7 @@ func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 			return nil, nil, nil
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %w", errKind, err)
 		}
 		dir = sub
 	}
@@ -413,7 +307,7 @@ func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	case err != nil:
 		return nil, nil, err
 	case !there.Mode().IsRegular():
-		return nil, nil, errors.New("what is there is not a regular file")
+		return nil, nil, fmt.Errorf("%w: it is not a regular file", errKind)
 	}
 	f, err := dir.OpenFile(base, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 const (
 	maxURL   = 2048
 	maxLinks = 100
-	maxTitle = 600 // bytes; the program has 300 characters
+	maxTitle = 600          // bytes; the program has 300 characters
+	longLine = 8 * maxTitle // of what becomes a title; most of it may be blanks
 	// leastLinks is how many bytes of links a page may have, however short its content must be.
 	leastLinks = 8 << 10
 )
@@ -61,7 +62,7 @@ func parse(text string) (*target, error) {
 	if len(text) > maxURL {
 		return nil, fmt.Errorf("has more than %d bytes", maxURL)
 	}
-	odd := func(r rune) bool { return !unicode.IsGraphic(r) || unseen.Is(r) || r == ' ' }
+	odd := func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, odd) {
 		return nil, errors.New("has a space or a control character")
 	}
@@ -128,11 +129,14 @@ type said struct {
 type links []Link
 
 func (l *links) UnmarshalJSON(text []byte) error {
+	if len(*l) >= maxLinks { // the member is there again
+		return nil
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
 		return err
 	}
-	for d.More() && len(*l) < maxLinks {
+	for len(*l) < maxLinks && d.More() {
 		var one Link
 		if err := d.Decode(&one); err != nil {
 			return err
@@ -209,6 +213,10 @@ func visible(text string) string {
 		switch {
 		case r == '\n' || r == '\t' || r == '\u200c' || r == '\u200d': // the joiners belong to words
 			return r
+		case r == '\u2028' || r == '\u2029':
+			return '\n'
+		case r == '\u2800':
+			return ' '
 		case unseen.Is(r):
 			return -1
 		}
@@ -223,6 +231,7 @@ func quoted(text string, most int) string {
 
 // oneLine returns a short text in one line.
 func oneLine(text string) string {
+	text = text[:min(len(text), longLine)]
 	text = strings.Join(strings.Fields(visible(text)), " ")
 	if len(text) > maxTitle {
 		text = strings.ToValidUTF8(text[:maxTitle], "")

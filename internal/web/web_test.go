@@ -71,6 +71,7 @@ func TestAttackWebFetchAnswer(t *testing.T) {
 		{`{"redirect":"javascript:alert(1)"}`, "must begin"},
 		{`{"status":200,"text":"a\u001b\u202e\u200b\udb40\udc41b\ud800\n\u0009c"}`,
 			"200 https://e.example/x [] 'ab\ufffd\n\tc' '' '' ''"},
+		{`{"status":200,"text":"do\u2028not\u2800join\ufe0f"}`, "200 https://e.example/x [] 'do\nnot join' '' '' ''"},
 		{`{"status":200,"url":"https://evil.example/","type":"text/html\n","date":"tomorrow","unknown":{"a":[1]}}`,
 			"200 https://e.example/x [] '' '' '' ''"},
 		{`{"status":404,"url":"https://e.example/y","type":"text/html","date":"2026-01-01","title":" a\n\u0007 b "}`,

@@ -1,0 +1,6 @@
+package changes
+
+import "golang.org/x/sys/unix"
+
+// noAttribute is the error of a file without an extended attribute.
+const noAttribute = unix.ENOATTR
