@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/e2b"
 	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -32,6 +34,9 @@ type mcpFlags struct {
 	drain                                                                 time.Duration
 	callerConcurrent, callerPerMinute                                     int
 	fleet                                                                 fleetFlags
+
+	apis   bool   // serve the other APIs, too
+	domain string // of the hosts of sandboxes
 }
 
 func (a *app) mcpCommand() *cobra.Command {
@@ -64,6 +69,16 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
+	f.addCommon(fl)
+	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
+	f.addHTTP(fl, "with --http: ")
+	f.fleet.add(cmd)
+	cmd.AddCommand(a.mcpConfig())
+	return cmd
+}
+
+// addCommon adds the flags of every server.
+func (f *mcpFlags) addCommon(fl *pflag.FlagSet) {
 	fl.StringVar(&f.dir, "dir", "",
 		"where relative paths begin and the ceiling is looked for (default the working directory)")
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts "+
@@ -74,29 +89,29 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 		"guest kernel of the machines kept ready: linux or nanos (default nanos if its kernel is vendored, else linux)")
 	fl.IntVar(&f.concurrent, "max-concurrent", 4, "concurrent runs")
 	fl.IntVar(&f.queue, "max-queue", 64, "calls that may wait in the queue")
-	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
-	fl.BoolVar(&f.anyone, "loopback-anyone", false, "with --http on a loopback address: serve every user of this machine")
-	fl.StringVar(&f.tokenFile, "token-file", "", "with --http: a file of callers, one NAME TOKEN per line")
-	fl.StringVar(&f.metricsToken, "metrics-token", "", "with --http: a file with the token that reads /metrics "+
+	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
+}
+
+// addHTTP adds the flags of a server over HTTP; with begins their texts.
+func (f *mcpFlags) addHTTP(fl *pflag.FlagSet, with string) {
+	fl.BoolVar(&f.anyone, "loopback-anyone", false, with+"on a loopback address, serve every user of this machine")
+	fl.StringVar(&f.tokenFile, "token-file", "", with+"a file of callers, one NAME TOKEN per line")
+	fl.StringVar(&f.metricsToken, "metrics-token", "", with+"a file with the token that reads /metrics "+
 		"(default only processes of your own read it, on a loopback address)")
-	fl.StringVar(&f.jwks, "jwks", "", "with --http: accept JSON Web Tokens signed by a key of this URL")
+	fl.StringVar(&f.jwks, "jwks", "", with+"accept JSON Web Tokens signed by a key of this URL")
 	fl.StringVar(&f.audience, "audience", "", "with --jwks: the aud that tokens must have")
 	fl.StringVar(&f.issuer, "issuer", "", "with --jwks: the iss that tokens must have")
 	fl.StringVar(&f.url, "url", "", "with --jwks: where clients reach this server (default the audience)")
-	fl.StringVar(&f.cert, "tls-cert", "", "with --http: a PEM file of the certificate chain")
-	fl.StringVar(&f.key, "tls-key", "", "with --http: a PEM file of its key")
-	fl.StringArrayVar(&f.hosts, "allow-host", nil, "with --http: a host name that requests may use; repeatable")
-	fl.StringArrayVar(&f.origins, "allow-origin", nil, "with --http: a web origin that may call; repeatable")
+	fl.StringVar(&f.cert, "tls-cert", "", with+"a PEM file of the certificate chain")
+	fl.StringVar(&f.key, "tls-key", "", with+"a PEM file of its key")
+	fl.StringArrayVar(&f.hosts, "allow-host", nil, with+"a host name that requests may use; repeatable")
+	fl.StringArrayVar(&f.origins, "allow-origin", nil, with+"a web origin that may call; repeatable")
 	fl.BoolVar(&f.stateless, "stateless", false,
-		"with --http: no sessions for older clients either, for load balancers without affinity")
-	fl.DurationVar(&f.drain, "drain", 30*time.Second, "with --http: on SIGTERM, how long current runs get to finish")
-	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: concurrent runs per caller (default no limit)")
-	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller, and ten times "+
+		with+"no sessions for older clients either, for load balancers without affinity")
+	fl.DurationVar(&f.drain, "drain", 30*time.Second, with+"on SIGTERM, how long current runs get to finish")
+	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, with+"concurrent runs per caller (default no limit)")
+	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, with+"runs per minute per caller, and ten times "+
 		"as many listings and readings of records (default no limit)")
-	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
-	f.fleet.add(cmd)
-	cmd.AddCommand(a.mcpConfig())
-	return cmd
 }
 
 // mcp serves until the input ends or the command is stopped.
@@ -169,6 +184,10 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	if f.http == "" {
 		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
 	}
+	if f.apis {
+		httpOpts.APIs = []mcp.API{e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Tokens: httpOpts.Auth != nil,
+			Domain: f.domain, Log: log})}
+	}
 	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)
 }
 
@@ -237,7 +256,12 @@ func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp
 		if opts.TLS != nil {
 			scheme = "https"
 		}
-		a.ui.note("serving %s://%s/mcp", scheme, at)
+		if len(opts.APIs) == 0 {
+			a.ui.note("serving %s://%s/mcp", scheme, at)
+		} else {
+			a.ui.note("serving %[1]s://%[2]s: MCP at /mcp, and E2B's API with E2B_API_URL=%[1]s://%[2]s "+
+				"E2B_SANDBOX_URL=%[1]s://%[2]s", scheme, at)
+		}
 		if token != "" {
 			a.ui.note("this system does not tell whose connections are; "+
 				"callers need this token, made for this start: %s", token)

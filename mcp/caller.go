@@ -72,7 +72,11 @@ func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
 
 // callerNames returns the names of a request's sender, which may have tables: the first is the caller's own.
 func callerNames(extra *sdk.RequestExtra) []string {
-	token := tokenOf(extra)
+	return namesOf(tokenOf(extra))
+}
+
+// namesOf returns the names of the caller with a token, nil for the user of this process.
+func namesOf(token *auth.TokenInfo) []string {
 	if token == nil {
 		return []string{unitask.LocalOwner(os.Geteuid())}
 	}

@@ -47,6 +47,8 @@ type HTTPOptions struct {
 	MetricsToken string
 	// Drain bounds how long current runs may take when the server closes; 0 means 30 s.
 	Drain time.Duration
+	// APIs are served at the same address, beside MCP. The first one that serves a request gets it.
+	APIs []API
 }
 
 // Limits of the HTTP side.
@@ -98,6 +100,9 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, s.introduced(h))) }
 	}
 	mux.Handle(endpoint, protect(mcp))
+	if len(opts.APIs) > 0 {
+		mux.Handle("/", s.apis(&opts, protect))
+	}
 	mux.Handle("/metrics", opts.guard(oneToken(opts.metricsReader(s.metrics.handler()))))
 	mux.Handle("/healthz", opts.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !s.accepts() {

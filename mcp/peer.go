@@ -71,6 +71,19 @@ func uidBetween(peer, own string) (int, error) {
 // connection. With anyone, every user of this machine is admitted. Each gets a name, which the SDK treats like a
 // token's.
 func peers(anyone bool, next http.Handler) http.Handler {
+	named := identified(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, err := peerName(r, anyone)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		named(w, r, name)
+	})
+}
+
+// identified returns a handler of requests whose caller is known by other means than a bearer token.
+func identified(next http.Handler) func(w http.ResponseWriter, r *http.Request, caller string) {
 	type nameKey struct{}
 	named := auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
 		name, ok := ctx.Value(nameKey{}).(string)
@@ -79,16 +92,11 @@ func peers(anyone bool, next http.Handler) http.Handler {
 		}
 		return &auth.TokenInfo{UserID: name}, nil
 	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, err := peerName(r, anyone)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
-			return
-		}
-		r = r.Clone(context.WithValue(r.Context(), nameKey{}, name))
+	return func(w http.ResponseWriter, r *http.Request, caller string) {
+		r = r.Clone(context.WithValue(r.Context(), nameKey{}, caller))
 		r.Header.Set("Authorization", "Bearer peer")
 		named.ServeHTTP(w, r)
-	})
+	}
 }
 
 // peerName returns the name of the user at the other end; the error tells why the user is not admitted.

@@ -128,6 +128,9 @@ func (s *steadyWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Flush is called by handlers that take an http.Flusher.
+func (s *steadyWriter) Flush() { _ = s.FlushError() }
+
 // FlushError is called by a ResponseController.
 func (s *steadyWriter) FlushError() error {
 	_, err := s.patience.write(nil, s.extend, func([]byte) (int, error) { return 0, s.control.Flush() })

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask/mcp"
+)
+
+// defaultListen is the address of a server without one.
+const defaultListen = "127.0.0.1:7778"
+
+func (a *app) serveCommand() *cobra.Command {
+	f := mcpFlags{apis: true}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve sandboxes over HTTP to programs: E2B's API, and MCP",
+		Long: `Serve lets programs use unitask over HTTP. E2B's SDKs, and what builds on them, need
+two variables: E2B_API_URL and E2B_SANDBOX_URL, both with this server's address.
+Each sandbox is a session, in its own machine. MCP is at /mcp, as with unitask mcp --http.
+
+Callers and the ceiling are those of unitask mcp: on a loopback address your own
+processes need no key, and any E2B_API_KEY will do. Elsewhere callers need one of
+--token-file; unitask serve key makes it.`,
+		Example: `  unitask serve
+  unitask serve key alice --token-file keys
+  unitask serve --listen 0.0.0.0:7778 --token-file keys --tls-cert cert.pem --tls-key key.pem`,
+		Args: noArgument,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd, f) },
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&f.http, "listen", defaultListen, "the address, HOST:PORT")
+	fl.StringVar(&f.domain, "domain", "", "answer for the hosts PORT-SANDBOX.DOMAIN, too")
+	f.addCommon(fl)
+	f.addHTTP(fl, "")
+	cmd.AddCommand(a.serveKey())
+	return cmd
+}
+
+// keyBytes is the length of a key's random part.
+const keyBytes = 20
+
+func (a *app) serveKey() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:     "key NAME",
+		Short:   "Make a key for a caller of unitask serve",
+		Long:    "Key makes a key, adds it to a file of callers and prints it. E2B's SDKs take it as E2B_API_KEY.",
+		Example: "  unitask serve key alice --token-file keys",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			random := make([]byte, keyBytes)
+			_, _ = rand.Read(random)
+			key := "e2b_" + hex.EncodeToString(random)
+			if err := addToken(file, args[0], key); err != nil {
+				return usage(err)
+			}
+			fmt.Fprintln(a.std.Stdout, key)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&file, "token-file", "", "the file of callers, one NAME TOKEN per line; made if it is not there")
+	_ = cmd.MarkFlagRequired("token-file")
+	return cmd
+}
+
+// addToken adds a caller to a file of tokens, which must be valid before and after.
+func addToken(file, name, token string) error {
+	text, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if len(text) > 0 {
+		if _, err := mcp.TokenFile(file); err != nil {
+			return err
+		}
+	}
+	if len(text) > 0 && !strings.HasSuffix(string(text), "\n") {
+		text = append(text, '\n')
+	}
+	next := file + ".new"
+	if err := os.WriteFile(next, fmt.Appendf(text, "%s %s\n", name, token), 0o600); err != nil {
+		return err
+	}
+	if _, err := mcp.TokenFile(next); err != nil {
+		os.Remove(next)
+		return err
+	}
+	return os.Rename(next, file)
+}

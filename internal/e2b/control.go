@@ -1,0 +1,422 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// daemonVersion is the version of E2B's daemon whose features sandboxes have.
+const daemonVersion = "0.6.4"
+
+// controlRoutes returns the handler of the control API.
+func (s *Server) controlRoutes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /sandboxes", s.create)
+	mux.HandleFunc("GET /sandboxes", s.list)
+	mux.HandleFunc("GET /v2/sandboxes", s.list)
+	mux.HandleFunc("GET /sandboxes/metrics", s.allMetrics)
+	mux.HandleFunc("POST /sandboxes/{id}/snapshots", s.own(s.snapshot))
+	mux.HandleFunc("GET /snapshots", s.listSnapshots)
+	mux.HandleFunc("GET /templates", s.listTemplates)
+	mux.HandleFunc("DELETE /templates/{id}", s.deleteSnapshot)
+	mux.HandleFunc("GET /templates/aliases/{alias}", s.templateAlias)
+	for route, handler := range map[string]func(http.ResponseWriter, *http.Request, *sandbox){
+		"GET /sandboxes/{id}":            s.details,
+		"DELETE /sandboxes/{id}":         s.delete,
+		"POST /sandboxes/{id}/timeout":   s.setTimeout,
+		"POST /sandboxes/{id}/refreshes": s.refresh,
+		"POST /sandboxes/{id}/pause":     s.pauseSandbox,
+		"POST /sandboxes/{id}/resume":    s.resumeSandbox,
+		"POST /sandboxes/{id}/connect":   s.connect,
+		"POST /sandboxes/{id}/fork":      s.fork,
+		"PUT /sandboxes/{id}/network":    s.setNetwork,
+		"GET /sandboxes/{id}/metrics":    s.metrics,
+		"GET /sandboxes/{id}/logs":       s.logs,
+		"GET /v2/sandboxes/{id}/logs":    s.logs,
+	} {
+		mux.HandleFunc(route, s.own(handler))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, http.StatusNotFound, "unitask has no "+r.Method+" "+r.URL.Path+": docs/e2b.md lists what it has")
+	})
+	return mux
+}
+
+// own finds the sandbox of a request's path among those of its caller.
+func (s *Server) own(next func(http.ResponseWriter, *http.Request, *sandbox)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		box := s.find(r.PathValue("id"))
+		if box == nil || box.caller.Name != s.opts.Caller(r).Name {
+			writeError(w, http.StatusNotFound, fmt.Sprintf("sandbox %.80q: there is none of yours", r.PathValue("id")))
+			return
+		}
+		next(w, r, box)
+	}
+}
+
+// newSandbox is the request for one.
+type newSandbox struct {
+	TemplateID string `json:"templateID"`
+	Timeout    *int   `json:"timeout"`
+	AutoPause  bool   `json:"autoPause"`
+	AutoResume *struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	Secure   bool              `json:"secure"`
+	Internet *bool             `json:"allow_internet_access"`
+	Network  networkConfig     `json:"network"`
+	Metadata map[string]string `json:"metadata"`
+	EnvVars  map[string]string `json:"envVars"`
+	Volumes  []any             `json:"volumeMounts"`
+	MCP      map[string]any    `json:"mcp"`
+}
+
+// seconds returns a time in whole seconds from a request, the default if it has none.
+func seconds(n *int, usual time.Duration) (time.Duration, error) {
+	if n == nil {
+		return usual, nil
+	}
+	if *n < 0 || time.Duration(*n)*time.Second > maxTimeout {
+		return 0, policy.Bad("timeout", strconv.Itoa(*n), "must be from 0 to %d seconds", int(maxTimeout/time.Second))
+	}
+	return time.Duration(*n) * time.Second, nil
+}
+
+// sizeOf returns the bytes of a map's names and values.
+func sizeOf(m map[string]string) (n int) {
+	for name, value := range m {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// check returns why a request can't be served.
+func (in *newSandbox) check() error {
+	switch {
+	case in.TemplateID == "":
+		return policy.Bad("templateID", `""`, "must name a template")
+	case sizeOf(in.Metadata) > maxMetadata || sizeOf(in.EnvVars) > maxMetadata:
+		return policy.Bad("metadata", "too long", "metadata and envVars have at most %d bytes each", maxMetadata)
+	case len(in.Volumes) > 0:
+		return policy.Bad("volumeMounts", "given", "unitask has no volumes here")
+	case len(in.MCP) > 0:
+		return policy.Bad("mcp", "given", "unitask has no MCP gateway in a sandbox: connect an MCP client to unitask itself")
+	}
+	return in.Network.check()
+}
+
+// create starts a sandbox.
+func (s *Server) create(w http.ResponseWriter, r *http.Request) {
+	var in newSandbox
+	if !readBody(w, r, &in) {
+		return
+	}
+	timeout, err := seconds(in.Timeout, defaultTimeout)
+	if err == nil {
+		err = in.check()
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	caller := s.opts.Caller(r)
+	box := &sandbox{id: newID(), template: in.TemplateID, caller: caller, metadata: in.Metadata, envs: in.EnvVars,
+		secure: in.Secure, public: in.Network.AllowPublic == nil || *in.Network.AllowPublic, internet: in.Internet,
+		network: in.Network, pauses: in.AutoPause, resumes: in.AutoResume != nil && in.AutoResume.Enabled}
+	box.token, box.traffic = newToken(), newToken()
+	if err := s.begin(r.Context(), box); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if err := s.keep(box, timeout); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusCreated, s.created(box))
+}
+
+// begin starts a sandbox's session: of a snapshot, or of a template's image.
+func (s *Server) begin(ctx context.Context, box *sandbox) error {
+	if from := s.snapshots.find(box.template, box.caller.Name); from != nil {
+		made, err := from.start(ctx)
+		if err != nil {
+			return err
+		}
+		box.session, box.cpus, box.memoryMB, box.template = made, from.cpus, from.memoryMB, from.id
+		return nil
+	}
+	t, err := s.templateNamed(box.template)
+	if err != nil {
+		return err
+	}
+	req := t.request()
+	box.network.grant(&req, box.internet)
+	box.cpus, box.memoryMB = max(1, int(req.CPUs)), cmp.Or(req.MemoryMB, policy.DefaultMemoryMB)
+	made, err := s.opts.Runtime.NewSessionFor(ctx, box.caller, unitask.SessionRequest{Request: req})
+	if err != nil {
+		return err
+	}
+	box.session = made
+	return nil
+}
+
+// sandboxView is a sandbox for the caller that made or found it.
+type sandboxView struct {
+	TemplateID    string  `json:"templateID"`
+	SandboxID     string  `json:"sandboxID"`
+	ClientID      string  `json:"clientID"`
+	Daemon        string  `json:"envdVersion"`
+	Token         string  `json:"envdAccessToken,omitempty"`
+	Traffic       string  `json:"trafficAccessToken,omitempty"`
+	Domain        *string `json:"domain"`
+	*sandboxState `json:",omitempty"`
+	*sandboxMore  `json:",omitempty"`
+}
+
+// sandboxState is what lists have in addition.
+type sandboxState struct {
+	StartedAt string            `json:"startedAt"`
+	EndAt     string            `json:"endAt"`
+	State     state             `json:"state"`
+	CPUs      int               `json:"cpuCount"`
+	MemoryMB  int               `json:"memoryMB"`
+	DiskMB    int               `json:"diskSizeMB"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
+}
+
+// sandboxMore is what one sandbox has in addition to that.
+type sandboxMore struct {
+	Internet  *bool          `json:"allowInternetAccess,omitempty"`
+	Network   *networkConfig `json:"network,omitempty"`
+	Lifecycle lifecycle      `json:"lifecycle"`
+}
+
+type lifecycle struct {
+	AutoResume bool   `json:"autoResume"`
+	OnTimeout  string `json:"onTimeout"`
+}
+
+func (s *Server) created(box *sandbox) sandboxView {
+	v := sandboxView{TemplateID: box.template, SandboxID: box.id, ClientID: "unitask", Daemon: daemonVersion}
+	if box.secure || s.opts.Tokens {
+		v.Token = box.token
+	}
+	if !box.public || s.opts.Tokens {
+		v.Traffic = box.traffic
+	}
+	if s.opts.Domain != "" {
+		v.Domain = &s.opts.Domain
+	}
+	return v
+}
+
+func (s *Server) listed(box *sandbox) sandboxView {
+	now, ends := box.now()
+	return sandboxView{TemplateID: box.template, SandboxID: box.id, ClientID: "unitask", Daemon: daemonVersion,
+		sandboxState: &sandboxState{StartedAt: stamp(box.began), EndAt: stamp(ends), State: now, CPUs: box.cpus,
+			MemoryMB: box.memoryMB, DiskMB: box.memoryMB / 2, Metadata: box.metadata}}
+}
+
+func (s *Server) details(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	v := s.listed(box)
+	v.Token = s.created(box).Token
+	on := lifecycle{OnTimeout: "kill"}
+	box.mu.Lock()
+	if on.AutoResume = box.resumes; box.pauses {
+		on.OnTimeout = "pause"
+	}
+	network := box.network
+	box.mu.Unlock()
+	v.sandboxMore = &sandboxMore{Internet: box.internet, Network: &network, Lifecycle: on}
+	writeJSON(w, http.StatusOK, v)
+}
+
+// The sizes of a page of a list.
+const (
+	usualPage = 100
+	maxPage   = 100
+)
+
+// list lists a caller's sandboxes.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	states := strings.Split(cmp.Or(strings.Join(q["state"], ","), string(running)+","+string(asleep)), ",")
+	if r.URL.Path == "/sandboxes" {
+		states = []string{string(running)}
+	}
+	wanted, err := url.ParseQuery(q.Get("metadata"))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "metadata: "+err.Error())
+		return
+	}
+	all := s.of(s.opts.Caller(r).Name)
+	if q.Get("order") == "asc" {
+		slices.Reverse(all)
+	}
+	after, _ := time.Parse(time.RFC3339, q.Get("startedAfter"))
+	all = slices.DeleteFunc(all, func(box *sandbox) bool {
+		now, _ := box.now()
+		for name := range wanted {
+			if box.metadata[name] != wanted.Get(name) {
+				return true
+			}
+		}
+		return !slices.Contains(states, string(now)) || box.began.Before(after) ||
+			q.Get("template") != "" && q.Get("template") != box.template
+	})
+	page, err := pageOf(w, q, all)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	views := make([]sandboxView, 0, len(page))
+	for _, box := range page {
+		views = append(views, s.listed(box))
+	}
+	writeJSON(w, http.StatusOK, views)
+}
+
+// pageOf returns the page of a list that a request asks for, and tells in a header where the next one begins.
+func pageOf[T any](w http.ResponseWriter, q url.Values, all []T) ([]T, error) {
+	limit, from := usualPage, 0
+	var err error
+	if text := q.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
+			return nil, policy.Bad("limit", fmt.Sprintf("%.40q", text), "must be from 1 to %d", maxPage)
+		}
+	}
+	if text := q.Get("nextToken"); text != "" {
+		if from, err = strconv.Atoi(text); err != nil || from < 0 {
+			return nil, policy.Bad("nextToken", fmt.Sprintf("%.40q", text), "is none of ours")
+		}
+	}
+	all = all[min(from, len(all)):]
+	if len(all) > limit {
+		w.Header().Set("X-Next-Token", strconv.Itoa(from+limit))
+		all = all[:limit]
+	}
+	return all, nil
+}
+
+func (s *Server) delete(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	if err := s.kill(box); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	var in struct {
+		Timeout *int `json:"timeout"`
+	}
+	if !readBody(w, r, &in) {
+		return
+	}
+	timeout, err := seconds(in.Timeout, defaultTimeout)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	box.setEnd(time.Now().Add(timeout))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) refresh(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	var in struct {
+		Duration *int `json:"duration"`
+	}
+	if !readBody(w, r, &in) {
+		return
+	}
+	more, err := seconds(in.Duration, defaultTimeout)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if _, ends := box.now(); time.Now().Add(more).After(ends) {
+		box.setEnd(time.Now().Add(more))
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) pauseSandbox(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	var in struct {
+		Memory *bool `json:"memory"`
+	}
+	if !readBody(w, r, &in) {
+		return
+	}
+	if in.Memory != nil && !*in.Memory {
+		s.fail(w, r, policy.Bad("memory", "false", "a sandbox keeps its memory: unitask has no pause of the disk alone"))
+		return
+	}
+	err := s.pause(r.Context(), box)
+	switch {
+	case errors.Is(err, errNotRunning):
+		writeError(w, http.StatusConflict, "the sandbox is paused already")
+	case err != nil:
+		s.fail(w, r, err)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// timed reads the timeout of a request to resume a sandbox.
+func (s *Server) timed(w http.ResponseWriter, r *http.Request) (timeout time.Duration, ok bool) {
+	var in struct {
+		Timeout *int `json:"timeout"`
+	}
+	if !readBody(w, r, &in) {
+		return 0, false
+	}
+	timeout, err := seconds(in.Timeout, defaultTimeout)
+	if err != nil {
+		s.fail(w, r, err)
+	}
+	return timeout, err == nil
+}
+
+func (s *Server) resumeSandbox(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	timeout, ok := s.timed(w, r)
+	if !ok {
+		return
+	}
+	resumed, err := s.resume(r.Context(), box, timeout)
+	switch {
+	case err != nil:
+		s.fail(w, r, err)
+	case !resumed:
+		writeError(w, http.StatusConflict, "the sandbox is running already")
+	default:
+		writeJSON(w, http.StatusCreated, s.created(box))
+	}
+}
+
+func (s *Server) connect(w http.ResponseWriter, r *http.Request, box *sandbox) {
+	timeout, ok := s.timed(w, r)
+	if !ok {
+		return
+	}
+	resumed, err := s.resume(r.Context(), box, timeout)
+	status := http.StatusOK
+	if resumed {
+		status = http.StatusCreated
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	writeJSON(w, status, s.created(box))
+}

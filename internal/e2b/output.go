@@ -1,0 +1,207 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/unitask/unitask"
+)
+
+// Where a piece of output came from.
+const (
+	outStdout = iota
+	outStderr
+	outPTY
+)
+
+// output distributes a process's output to the clients that follow it. Writing never waits for a client.
+type output struct {
+	mu       sync.Mutex
+	readers  map[*reader]bool
+	finished *endEvent
+	done     chan struct{} // closed at the end; made on demand
+}
+
+// reader is a client that follows a process.
+type reader struct {
+	more chan struct{} // has an element if there is something new
+	mu   sync.Mutex
+	list []dataEvent
+	size int
+	lost bool // the client read too slowly
+	end  *endEvent
+}
+
+type outputStream struct {
+	of    *output
+	where int
+}
+
+func (o *output) stream(where int) *outputStream { return &outputStream{o, where} }
+
+func (w *outputStream) Write(p []byte) (int, error) {
+	text := append([]byte(nil), p...)
+	e := dataEvent{}
+	switch w.where {
+	case outStdout:
+		e.Stdout = text
+	case outStderr:
+		e.Stderr = text
+	default:
+		e.PTY = text
+	}
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	for r := range w.of.readers {
+		r.add(e, len(p))
+	}
+	return len(p), nil
+}
+
+// add adds a piece, unless the client has left too much unread.
+func (r *reader) add(e dataEvent, size int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost || r.size+size > maxUnread {
+		r.list, r.size, r.lost = nil, 0, true
+	} else {
+		r.list = append(r.list, e)
+		r.size += size
+	}
+	r.wake()
+}
+
+func (r *reader) wake() {
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
+
+// subscribe returns a reader of the output from now on.
+func (o *output) subscribe() *reader {
+	r := &reader{more: make(chan struct{}, 1)}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.readers == nil {
+		o.readers = map[*reader]bool{}
+	}
+	o.readers[r] = true
+	if o.finished != nil {
+		r.end = o.finished
+		r.wake()
+	}
+	return r
+}
+
+func (o *output) leave(r *reader) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.readers, r)
+}
+
+// over returns a channel that is closed when the process has ended.
+func (o *output) over() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ending()
+}
+
+func (o *output) ending() chan struct{} {
+	if o.done == nil {
+		o.done = make(chan struct{})
+	}
+	return o.done
+}
+
+// end tells all readers how the process ended.
+func (o *output) end(res *unitask.Result, err error) {
+	e := endOf(res, err)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finished = e
+	close(o.ending())
+	for r := range o.readers {
+		r.mu.Lock()
+		r.end = e
+		r.mu.Unlock()
+		r.wake()
+	}
+}
+
+// endOf returns the event for how a command ended.
+func endOf(res *unitask.Result, err error) *endEvent {
+	e := &endEvent{ExitCode: -1}
+	why := ""
+	switch {
+	case res == nil && err != nil:
+		why = err.Error()
+	case res != nil && res.ExitCode > 128 && res.Error != "": // a signal ended it
+		why = res.Error
+		e.Status = why
+	case res != nil:
+		e.ExitCode, e.Exited = int32(res.ExitCode), true
+		if e.Status = fmt.Sprintf("exit status %d", res.ExitCode); res.ExitCode != 0 {
+			why = e.Status
+		}
+	}
+	if why != "" {
+		e.Error = &why
+	}
+	return e
+}
+
+// keepalive is how often an idle stream sends a sign of life.
+const keepalive = 30 * time.Second
+
+// take removes what a reader has.
+func (r *reader) take() (list []dataEvent, lost bool, end *endEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list, r.list, r.size = r.list, nil, 0
+	return list, r.lost, r.end
+}
+
+// errSandboxGone ends the streams of a sandbox that has ended or was paused.
+var errSandboxGone = errors.New("the sandbox was killed, was paused, or reached its end")
+
+// follow sends a process's events until its end. The stream of a sandbox that ends is cut off, which clients
+// tell from a process's end.
+func (p *process) follow(ctx context.Context, box *sandbox, from *reader, send func(*eventMessage) error) error {
+	defer p.out.leave(from)
+	ticker := time.NewTicker(keepalive)
+	defer ticker.Stop()
+	for {
+		list, lost, end := from.take()
+		for _, e := range list {
+			if err := send(&eventMessage{processEvent{Data: &e}}); err != nil {
+				return err
+			}
+		}
+		switch {
+		case lost:
+			return connect.NewError(connect.CodeResourceExhausted,
+				fmt.Errorf("you left %d MiB of output unread: read faster, or write it to a file", maxUnread>>20))
+		case end != nil && !box.ready():
+			return connect.NewError(connect.CodeUnavailable, errSandboxGone)
+		case end != nil:
+			return send(&eventMessage{processEvent{End: end}})
+		}
+		select {
+		case <-from.more:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-box.session.Done():
+			return connect.NewError(connect.CodeUnavailable, errSandboxGone)
+		case <-ticker.C:
+			if err := send(&eventMessage{processEvent{Keepalive: &empty{}}}); err != nil {
+				return err
+			}
+		}
+	}
+}
