@@ -123,6 +123,7 @@ func (ps Parts) ensureGuest(ctx context.Context, arch Arch) error {
 		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c",
 			"init/filesystems.c", "init/trace.c", "init/reset.c", "init/container.c", "init/layer.c", "init/session.c",
 			"init/sessionstart.c", "init/sessionfiles.c", "init/sessionforward.c", "init/processes.c",
+			"init/sessionmore.c", "init/sessioninfo.c", "init/sessionwatch.c", "init/sudo.c",
 			"agent/agent.c", "agent/frames.c",
 			"agent/files.c", "agent/artifacts.c", "agent/left.c", "agent/host.c", "agent/relay.c")...); err != nil {
 			return part, err

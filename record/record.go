@@ -53,6 +53,10 @@ type Record struct {
 	Session string `json:"session,omitempty"`
 	// Background means that it is a background command of its session.
 	Background bool `json:"background,omitempty"`
+	// User is the machine's user of a session's command, if it names one.
+	User string `json:"user,omitempty"`
+	// Root means that a session's code may become its machine's root.
+	Root bool `json:"root,omitempty"`
 	// Parent is the session that a session was forked from.
 	Parent    string          `json:"parent,omitempty"`
 	Request   json.RawMessage `json:"request"`

@@ -187,7 +187,8 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	}
 	b.id, x.background, x.rec.Background = x.rec.ID, true, true
 	e.Stdout, e.Stderr = x.stdout, x.stderr
-	cmd, err := s.client.Start(ctx, e)
+	x.rec.User = c.User
+	cmd, err := s.startCommand(ctx, c, e)
 	if err == nil {
 		err = x.rec.Update() // records that it is one
 	}

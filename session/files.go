@@ -80,7 +80,7 @@ func (s *Session) Remove(ctx context.Context, name string) error {
 }
 
 // File is a file, folder or other entry in a session's machine.
-type File = supervisor.Entry
+type File = supervisor.File
 
 // List returns the entries of a folder, depth levels deep (1 means the folder alone), or the entry of a file.
 // more reports that there are more than MaxList.

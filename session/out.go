@@ -26,7 +26,7 @@ type outBox struct {
 // outStamp identifies a version of a file: its name, mode, size and time.
 type outStamp [16]byte
 
-func stampOf(e supervisor.Entry) outStamp {
+func stampOf(e supervisor.File) outStamp {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %o %d %d", e.Path, e.Mode, e.Size, e.ModTime.UnixNano()))
 	return outStamp(sum[:])
 }
@@ -102,7 +102,7 @@ func (o *outBox) take(ctx context.Context, from *supervisor.Client, to *record.A
 	if more {
 		left = fmt.Errorf("it has more than %d files and folders", maxOutEntries)
 	}
-	slices.SortFunc(list, func(a, b supervisor.Entry) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(list, func(a, b supervisor.File) int { return strings.Compare(a.Path, b.Path) })
 	there := map[outStamp]bool{}
 	stopped := false
 	for _, e := range list {
@@ -143,7 +143,7 @@ func fetch(
 	ctx context.Context,
 	from *supervisor.Client,
 	to *record.Artifacts,
-	e supervisor.Entry,
+	e supervisor.File,
 	name string,
 	most int64,
 ) (done bool, why, failed error) {

@@ -35,6 +35,9 @@ type Request struct {
 	Life time.Duration
 	// Idle is the time without work after which the session is paused; 0 means ten minutes (Linux).
 	Idle time.Duration
+	// Root lets the code become the machine's root: by `sudo` without a password, and in commands and files of the user
+	// root. Such a machine confines its own code no more; what confines the machine is unchanged. Linux only.
+	Root bool
 	// Events, if not nil, receives events of the machine and its network.
 	Events func(run.Event)
 }
@@ -70,8 +73,9 @@ type Session struct {
 	jobs      jobs
 	ports     ports
 	askers    askers
-	clocks    stepClocks // of its running steps
-	artifacts outBox     // files of /out
+	clocks    stepClocks    // of its running steps
+	watches   chan struct{} // one element per Watch
+	artifacts outBox        // files of /out
 }
 
 // origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has set
@@ -167,12 +171,19 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 		)
 	}
 	s := newSession(m, caller, limits)
+	if req.Root && req.Kernel == oneProcess {
+		return bad("root", "true", "needs the linux kernel: nanos has no users")
+	}
 	s.denials, s.request = denials, req.Request
 	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, supervisor.New(nil), &family{}
+	s.client.MayRoot = req.Root
 	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
 		return nil, err
 	}
 	err = s.trust(ctx)
+	if err == nil && req.Root {
+		err = s.installSudo(ctx)
+	}
 	if err == nil && s.Kernel == oneProcess {
 		err = s.interprets(ctx)
 	}
@@ -198,6 +209,7 @@ func newSession(m *Manager, caller run.Caller, limits policy.SessionLimits) *Ses
 			done:    make(chan struct{}),
 		},
 		steps: newSteps(), ports: ports{carried: make(chan struct{}, MaxForwarded)}, artifacts: newOutBox(),
+		watches: make(chan struct{}, MaxWatches),
 	}
 }
 

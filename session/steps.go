@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -64,6 +63,12 @@ type Command struct {
 	// Terminal gives the command a terminal instead of its streams. All output goes to Stdout, and not into the Result or
 	// the record. The command is then Endless.
 	Terminal *run.Terminal
+	// User is whom the command runs as: "" or "user" is the code's user. "root" is the machine's root, in a session with
+	// Request.Root.
+	User string
+	// Started, if not nil, is called once the command runs, before any of its output. It must return at once, and use
+	// what it gets in another goroutine. A command that can't be started does not call it.
+	Started func(Running)
 }
 
 // Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by Ctrl-C, and the
@@ -142,34 +147,6 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 		})
 }
 
-// start returns the start of a command, or an error if the command is invalid.
-func (s *Session) start(c Command) (supervisor.Exec, error) {
-	bad := func(field, value, reason string) (supervisor.Exec, error) {
-		return supervisor.Exec{}, policy.Bad(field, value, "%s", reason)
-	}
-	if err := s.hasCommands("commands"); err != nil {
-		return supervisor.Exec{}, err
-	}
-	if len(c.Args) == 0 {
-		return bad("command", "", "is empty")
-	}
-	for i, arg := range slices.Concat(c.Args, []string{c.Dir}, slices.Collect(maps.Keys(c.Env)),
-		slices.Collect(maps.Values(c.Env))) {
-		if strings.ContainsRune(arg, 0) || (i == 0 && arg == "") {
-			return bad("command", fmt.Sprintf("%.80q", arg), "holds a NUL byte, or nothing")
-		}
-	}
-	if c.Timeout < 0 {
-		return bad("timeoutMs", c.Timeout.String(), "must be positive")
-	}
-	return supervisor.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
-}
-
-// asked returns the request for a command's record.
-func (s *Session) asked(c Command) run.Request {
-	return run.Request{Args: c.Args, Dir: s.at(c.Dir), Env: c.Env}
-}
-
 // Exec runs a command and returns how it ended.
 func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 	e, err := s.start(c)
@@ -189,13 +166,14 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 		limit = endless
 	}
 	return s.step(ctx, s.asked(c), "command.sh", limit, c.ResultBytes, stdout, stderr, func(x *stepping) error {
+		x.rec.User = c.User
 		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		e.Stdout, e.Stderr = x.stdout, x.stderr
 		if c.Terminal != nil {
 			e.Stdout = c.Stdout
 		}
-		cmd, err := s.client.Start(timed, e)
+		cmd, err := s.startCommand(timed, c, e)
 		if err != nil {
 			return err
 		}
@@ -218,19 +196,6 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 		sizes.Wait()
 		return err
 	})
-}
-
-// withEnv returns an environment with more variables, which replace those with the same names.
-func withEnv(env []string, more map[string]string) []string {
-	list := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		_, other := more[name]
-		return other
-	})
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		list = append(list, name+"="+more[name])
-	}
-	return list
 }
 
 // enter waits for a step's turn.
@@ -461,5 +426,8 @@ func also(w, second io.Writer) io.Writer {
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *run.Result) {
 	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator,
 		res.Cloned
+	if rec.Root = s.client.MayRoot; rec.Root {
+		_ = rec.Update()
+	}
 	close(s.ready)
 }

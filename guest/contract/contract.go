@@ -127,14 +127,18 @@ const (
 	StepFailed = 'f'
 	StepEnd    = 'x'
 	StepHeld   = 'h'
+	StepPID    = 'p' // it runs: its number in the machine
 	StepOut    = 'u' // before a reply or an end: OutDir is not empty
 )
 
 // Flags for starting a command of a session.
 const (
-	ExecTerminal = 1 // on a terminal of its own
-	ExecControl  = 2 // with a stream to the host as descriptor 3
-	ExecBuiltin  = 4 // one of the session's own file commands
+	ExecTerminal = 1  // on a terminal of its own
+	ExecControl  = 2  // with a stream to the host as descriptor 3
+	ExecBuiltin  = 4  // one of the session's own file commands
+	ExecRoot     = 8  // as the machine's root
+	ExecMayRoot  = 16 // it may become root: without no_new_privs
+	ExecTellPID  = 32 // StepPID is wanted
 )
 
 // Kinds of files, in a file frame and an artifact's.
@@ -147,6 +151,20 @@ const (
 	KindOther  = 'x'
 	KindLarge  = 'b' // a regular file above the remaining limit: its bytes are not sent
 )
+
+// Kinds of changes below a watched folder.
+const (
+	WatchReady    = 'R' // the watch is in place; without a name, like WatchOverflow
+	WatchCreate   = 'c'
+	WatchWrite    = 'w'
+	WatchRemove   = 'r'
+	WatchRename   = 'm' // it has another name now, or is elsewhere
+	WatchChmod    = 'a'
+	WatchOverflow = 'O' // some were lost, or a folder is not watched
+)
+
+// MetadataPrefix begins the names of the extended attributes that are a file's metadata.
+const MetadataPrefix = "user.e2b."
 
 // Letters that Node's main thread writes to the agent.
 const (
@@ -179,6 +197,8 @@ const (
 	MaxStep      = 256 << 10 // bytes of a session's frame, which contains a command's arguments and environment
 	MaxCommands  = 64        // of a session at once
 	MaxListed    = 4096      // arguments of a command, and variables
+	MaxPID       = 1 << 22   // numbers of processes, as the kernel's
+	MaxWatches   = 8000      // folders of one watch; the kernel has at least 8192 for a user
 
 	ForwardWindow = 256 << 10 // bytes of a forwarded connection that its client has not read yet
 	ForwardUnit   = 32 << 10  // bytes that each byte of control lets a forwarded connection send

@@ -9,6 +9,7 @@
 #include "container.h"
 #include "init.h"
 #include "session.h"
+#include "sessionmore.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -162,17 +163,21 @@ static const char *kernel_arg(const char *name)
 	return value;
 }
 
-static void as_user(void)
+// with_rights gives a process its rights: those of the code's user, or by flags root's.
+static void with_rights(int flags)
 {
 	put("/proc/self/oom_score_adj", "0");
 	struct rlimit core = {0, 0}, procs = {4096, 4096}, files = {65536, 65536};
 	setrlimit(RLIMIT_CORE, &core);
 	setrlimit(RLIMIT_NPROC, &procs);
 	setrlimit(RLIMIT_NOFILE, &files);
-	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	if (setgid(USER_ID) < 0 || setuid(USER_ID) < 0)
+	if (!(flags & EXEC_MAY_ROOT))
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (!(flags & EXEC_ROOT) && (setgid(USER_ID) < 0 || setuid(USER_ID) < 0))
 		_exit(EXIT_UNKNOWN);
 }
+
+static void as_user(void) { with_rights(0); }
 
 // What to start, from the image (image/payload.go writes it): a path, the arguments, and the
 // environment, each string with a NUL after it, and each list with another NUL.
@@ -287,7 +292,7 @@ static void spawn(struct agent *a)
 			// It takes no start: each command brings its own.
 			ssize_t n = write(CTL_FD, (char[]){CONTROL_STARTED}, 1);
 			(void)n;
-			session_run(as_user);
+			session_run(with_rights);
 		}
 		if (container)
 			container_exec(exec_args, exec_env);
@@ -390,8 +395,10 @@ static void direct(const char *script)
 	stop(WEXITSTATUS(status));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (getpid() != 1)  // a copy of this program, which session_more has installed
+		return sudo(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);

@@ -113,8 +113,11 @@ static int began(struct command *c)
 		return 0;
 	close(c->why);
 	c->why = -1;
-	if (n != sizeof failed)
+	if (n != sizeof failed) {
+		if (c->tell_pid)
+			say_number(STEP_PID, c->id, (uint32_t)c->pid);
 		return 0;
+	}
 	say_number(STEP_FAILED, c->id, (uint32_t)failed);
 	release(c);
 	return 1;

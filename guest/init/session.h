@@ -43,8 +43,9 @@ void session_serve(const struct session *with);
 // session_ended reports that a command has ended: signal<<8 | exit code.
 void session_ended(pid_t pid, uint32_t how);
 
-// session_run is the program on linux. become gives a process the rights of the code's user.
-void session_run(void (*become)(void));
+// session_run is the program on linux. become gives a process the rights of the code's user, or of
+// root, by the flags of its start (EXEC_ROOT, EXEC_MAY_ROOT).
+void session_run(void (*become)(int flags));
 
 // One of the session's own file commands.
 struct file_command {
@@ -56,6 +57,16 @@ struct file_command {
 
 // session_file runs one. It returns the exit code: 0, or an errno.
 int session_file(struct file_command *f);
+
+// session_copy copies at most a number of bytes from a descriptor to another.
+int session_copy(const struct file_command *f, int from, int to, uint64_t most);
+
+// session_place makes a file, or replaces one, in one step, with the folders above it; fill writes
+// its contents. A file that is there keeps its mode.
+int session_place(struct file_command *f, const char *name, mode_t mode, int (*fill)(struct file_command *f, int fd));
+
+// session_kind returns the letter of a kind of file.
+char session_kind(mode_t m);
 
 // session_connect carries a connection to a port of the machine (sessionforward.c).
 int session_connect(const char *port);

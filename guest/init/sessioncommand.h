@@ -30,6 +30,7 @@ struct command {
 	pid_t pid;  // 0: the slot is free; on Nanos a number
 	int fd[STREAMS];
 	int terminal;
+	int tell_pid;  // the host wants to know the pid
 	int why;  // where it reports that it could not start; -1 when it has started
 	int over;  // it has ended and the host knows; its remaining processes may still print
 	int last;  // at its end, the remaining processes of its group are killed

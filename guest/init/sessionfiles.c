@@ -1,5 +1,6 @@
 // A session's own file commands. They run with the rights of the code's user: on linux in a process
-// each, on Nanos in a thread. Each is `VERB PATH …`; a failure is an errno.
+// each, on Nanos in a thread. Each is `VERB PATH …`; a failure is an errno. linux has further ones
+// (sessionmore.h).
 //
 //	read PATH OFFSET LENGTH   bytes of a regular file go to standard output
 //	write PATH MODE           a file of what comes on standard input, in one step, with the
@@ -38,7 +39,7 @@ static int write_all(const struct file_command *f, int to, const char *p, size_t
 	return 0;
 }
 
-static int copy(const struct file_command *f, int from, int to, uint64_t most)
+int session_copy(const struct file_command *f, int from, int to, uint64_t most)
 {
 	char *buf = malloc(COPY);
 	int failed = buf ? 0 : ENOMEM;
@@ -70,12 +71,12 @@ static int read_file(const struct file_command *f, const char *path)
 	else if (lseek(fd, (off_t)strtoull(f->argv[2], NULL, 10), SEEK_SET) < 0)
 		failed = errno;
 	else
-		failed = copy(f, fd, f->out, strtoull(f->argv[3], NULL, 10));
+		failed = session_copy(f, fd, f->out, strtoull(f->argv[3], NULL, 10));
 	close(fd);
 	return failed;
 }
 
-static int write_file(struct file_command *f, const char *name)
+int session_place(struct file_command *f, const char *name, mode_t mode, int (*fill)(struct file_command *f, int fd))
 {
 	char path[MAX_PATH], *at = f->at;
 	struct stat st;
@@ -101,9 +102,8 @@ static int write_file(struct file_command *f, const char *name)
 	int fd = mkostemp(at, O_CLOEXEC);
 	if (fd < 0)
 		return errno;
-	int failed = copy(f, f->in, fd, UINT64_MAX);
-	mode_t m = there ? st.st_mode & 07777 : (mode_t)strtoul(f->argv[2], NULL, 8);
-	if (failed == 0 && fchmod(fd, m) < 0)
+	int failed = fill(f, fd);
+	if (failed == 0 && fchmod(fd, there ? st.st_mode & 07777 : mode) < 0)
 		failed = errno;
 	if (close(fd) < 0 && failed == 0)
 		failed = errno;
@@ -114,14 +114,16 @@ static int write_file(struct file_command *f, const char *name)
 	return failed;
 }
 
-static char kind_of(mode_t m)
+static int fill_all(struct file_command *f, int fd) { return session_copy(f, f->in, fd, UINT64_MAX); }
+
+char session_kind(mode_t m)
 {
 	return S_ISREG(m) ? KIND_FILE : S_ISDIR(m) ? KIND_DIR : S_ISLNK(m) ? KIND_LINK : S_ISFIFO(m) ? KIND_PIPE : S_ISSOCK(m) ? KIND_SOCKET : KIND_OTHER;
 }
 
 static void list_one(FILE *out, const struct stat *st, const char *path)
 {
-	fprintf(out, "%c %o %llu %lld %s", kind_of(st->st_mode), (unsigned)st->st_mode & 07777, (unsigned long long)st->st_size,
+	fprintf(out, "%c %o %llu %lld %s", session_kind(st->st_mode), (unsigned)st->st_mode & 07777, (unsigned long long)st->st_size,
 	       (long long)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec, path);
 	putc(0, out);
 }
@@ -226,7 +228,7 @@ int session_file(struct file_command *f)
 	if (strcmp(verb, "read") == 0 && n == 4)
 		return read_file(f, path);
 	if (strcmp(verb, "write") == 0 && n == 3)
-		return write_file(f, path);
+		return session_place(f, path, (mode_t)strtoul(f->argv[2], NULL, 8), fill_all);
 	if (strcmp(verb, "list") == 0 && n == 3)
 		return list_file(f, path);
 	if (strcmp(verb, "remove") == 0 && n == 2)

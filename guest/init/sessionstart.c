@@ -4,6 +4,7 @@
 #include "../contract/contract.h"
 #include "session.h"
 #include "sessioncommand.h"
+#include "sessionmore.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-static void (*become)(void);  // gives a process the rights of the code's user
+static void (*become)(int flags);  // gives a process its rights
 static int children;  // readable when one has ended
 
 static int open_terminal(int *end, unsigned columns, unsigned rows)
@@ -55,7 +56,8 @@ static int file_command(char **argv)
 		return session_connect(argv[1]);
 	file.argv = argv;
 	signal(SIGINT, cut);
-	return session_file(&file);
+	int failed = session_more(&file);
+	return failed < 0 ? session_file(&file) : failed;
 }
 
 // child becomes the command; it reports an error on the descriptor why.
@@ -78,7 +80,7 @@ static void child(int fds[4], int flags, int why, const char *cwd, char **argv, 
 	setsid();
 	if (flags & EXEC_TERMINAL)
 		ioctl(STDIN_FILENO, TIOCSCTTY, 0);
-	become();
+	become(flags);
 	int failed = 0;
 	if (chdir(*cwd ? cwd : WORK_DIR) < 0) {
 		failed = errno;
@@ -148,7 +150,7 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 				close(ours[i]);
 		return failed;
 	}
-	*c = (struct command){.id = id, .pid = pid, .terminal = flags & EXEC_TERMINAL, .why = why[0]};
+	*c = (struct command){.id = id, .pid = pid, .terminal = flags & EXEC_TERMINAL, .tell_pid = flags & EXEC_TELL_PID, .why = why[0]};
 	fcntl(c->why, F_SETFL, O_NONBLOCK);
 	for (int i = 0; i < STREAMS; i++) {
 		c->fd[i] = ours[i];
@@ -176,14 +178,14 @@ static void reap(void)
 		session_ended(pid, WIFSIGNALED(status) ? (uint32_t)WTERMSIG(status) << 8 : (uint32_t)WEXITSTATUS(status));
 }
 
-void session_run(void (*as_user)(void))
+void session_run(void (*rights)(int flags))
 {
 	sigset_t mask;
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &mask, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	become = as_user;
+	become = rights;
 	children = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (children < 0) {
 		dprintf(STDERR_FILENO, "unitask: session: signalfd: %s\n", strerror(errno));

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/bounded"
 )
@@ -32,14 +33,26 @@ func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...
 
 // FileTo is like File, but writes the output to out as it arrives.
 func (c *Client) FileTo(ctx context.Context, content io.Reader, out io.Writer, args ...string) error {
-	cmd, err := c.Start(ctx, Exec{Args: args, Dir: "/", Stdin: content, Stdout: out, builtin: true})
+	return c.Builtin(ctx, Exec{Args: args, Stdin: content, Stdout: out})
+}
+
+// Builtin runs one of the session's own commands.
+func (c *Client) Builtin(ctx context.Context, e Exec) error {
+	e.Dir, e.builtin = "/", true
+	cmd, err := c.Start(ctx, e)
 	if err != nil {
 		return err
 	}
 	end, err := cmd.Wait(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	return failure(end)
+}
+
+// failure returns the error of one of the session's own commands that has ended.
+func failure(end guest.End) error {
+	switch {
 	case end.Signal != 0:
 		return fmt.Errorf("it was ended by signal %d", end.Signal)
 	case end.Code != 0:
@@ -48,8 +61,8 @@ func (c *Client) FileTo(ctx context.Context, content io.Reader, out io.Writer, a
 	return nil
 }
 
-// Entry is a file, folder or other entry in a session's machine.
-type Entry struct {
+// File is a file, folder or other entry in a session's machine.
+type File struct {
 	Path    string      `json:"path"` // absolute
 	Mode    fs.FileMode `json:"mode"` // with its kind
 	Size    int64       `json:"size"`
@@ -63,7 +76,7 @@ var kinds = map[byte]fs.FileMode{
 }
 
 // Entries parses the output of the command list, up to a number of entries. Malformed entries are left out.
-func Entries(text []byte, most int) (list []Entry, more bool) {
+func Entries(text []byte, most int) (list []File, more bool) {
 	for len(text) > 0 {
 		one, rest, whole := bytes.Cut(text, []byte{0})
 		text = rest
@@ -79,7 +92,7 @@ func Entries(text []byte, most int) (list []Entry, more bool) {
 		size, err2 := strconv.ParseInt(f[2], 10, 64)
 		at, err3 := strconv.ParseInt(f[3], 10, 64)
 		if known && errors.Join(err1, err2, err3) == nil {
-			list = append(list, Entry{Path: f[4], Mode: kind | fs.FileMode(mode), Size: size, ModTime: time.Unix(0, at).UTC()})
+			list = append(list, File{Path: f[4], Mode: kind | fs.FileMode(mode), Size: size, ModTime: time.Unix(0, at).UTC()})
 		}
 	}
 	return list, false

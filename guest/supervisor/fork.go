@@ -20,13 +20,14 @@ type State struct {
 	Next         uint32             `json:"next"` // the number of the last command
 	Commands     []CommandState     `json:"commands,omitempty"`
 	Interpreters []InterpreterState `json:"interpreters,omitempty"`
+	MayRoot      bool               `json:"mayRoot,omitempty"` // see Client
 }
 
 // CommandState describes a running command.
 type CommandState struct {
 	ID        uint32 `json:"id"`
 	Name      string `json:"name"`                // the program's
-	Forwarded bool   `json:"forwarded,omitempty"` // it is a forwarded connection
+	Forwarded bool   `json:"forwarded,omitempty"` // it is a forwarded connection, or a watch
 }
 
 // InterpreterState describes an interpreter, which is one of the commands.
@@ -41,7 +42,7 @@ type InterpreterState struct {
 func (c *Client) State(list []*Interpreter) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := State{Next: c.next}
+	st := State{Next: c.next, MayRoot: c.MayRoot}
 	for _, id := range slices.Sorted(maps.Keys(c.commands)) {
 		cmd := c.commands[id]
 		st.Commands = append(st.Commands, CommandState{id, cmd.exec.Args[0], cmd.exec.use != nil})
@@ -57,11 +58,11 @@ func (c *Client) State(list []*Interpreter) State {
 }
 
 // Restore returns a client for a machine that continues from a state, with the state's interpreters. The other
-// commands continue there, and their output is lost; forwarded connections are closed. Continue connects the
+// commands continue there, and their output is lost; forwarded connections and watches end. Continue connects the
 // client with the program.
 func Restore(st State) (*Client, []*Interpreter) {
 	c := New(nil)
-	c.next = st.Next
+	c.next, c.MayRoot = st.Next, st.MayRoot
 	var list []*Interpreter
 	for _, known := range st.Commands {
 		if known.Forwarded {

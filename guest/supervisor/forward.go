@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -71,13 +70,31 @@ func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn,
 
 func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
 	use func() (done func(), err error)) error {
-	w := &window{room: contract.ForwardWindow, more: make(chan struct{}, 1)}
-	done, err := use()
-	if err != nil {
+	stop := context.AfterFunc(ctx, func() { // also while a write to it waits, or it does not read
+		_ = conn.SetLinger(0)
+		conn.Close()
+	})
+	defer stop()
+	e := Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Stdin: conn, use: use}
+	return c.flow(ctx, e, func(p []byte) error {
+		_, err := conn.Write(p)
 		return err
+	})
+}
+
+// flow runs one of the session's own commands whose output is limited to a window. take receives the output, and
+// may wait. When ctx ends, the command is killed; the error is then the context's cause.
+func (c *Client) flow(ctx context.Context, e Exec, take func([]byte) error) error {
+	w := &window{room: contract.ForwardWindow, more: make(chan struct{}, 1)}
+	e.Dir, e.Stdout, e.reply, e.builtin = "/", w, io.Discard, true
+	done := func() {}
+	if e.use != nil {
+		var err error
+		if done, err = e.use(); err != nil {
+			return err
+		}
 	}
-	cmd, err := c.Start(ctx, Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Dir: "/", Stdin: conn, Stdout: w,
-		builtin: true, reply: io.Discard, use: use})
+	cmd, err := c.Start(ctx, e)
 	done()
 	if err != nil {
 		return err
@@ -89,11 +106,7 @@ func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
 			cmd.signal(syscall.SIGKILL)
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { // also while a write to it waits, or it does not read
-		_ = conn.SetLinger(0)
-		conn.Close()
-		cmd.finish(guest.End{}, context.Cause(ctx))
-	})
+	stop := context.AfterFunc(ctx, func() { cmd.finish(guest.End{}, context.Cause(ctx)) })
 	defer stop()
 	for !ended {
 		select {
@@ -104,8 +117,10 @@ func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
 			return context.Cause(ctx)
 		}
 		p := w.take()
-		if _, err := conn.Write(p); err != nil {
-			return err
+		if len(p) > 0 {
+			if err := take(p); err != nil {
+				return err
+			}
 		}
 		taken += len(p)
 		if units := taken / contract.ForwardUnit; units > 0 && !ended {
@@ -116,13 +131,8 @@ func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
 			}
 		}
 	}
-	switch {
-	case cmd.err != nil:
+	if cmd.err != nil {
 		return cmd.err
-	case cmd.end.Signal != 0:
-		return fmt.Errorf("it was ended by signal %d", cmd.end.Signal)
-	case cmd.end.Code != 0:
-		return syscall.Errno(cmd.end.Code)
 	}
-	return nil
+	return failure(cmd.end)
 }

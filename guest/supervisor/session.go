@@ -25,6 +25,7 @@
 //	u out        before a reply or an end: there is something in /out
 //	x end        signal<<8 | exit code: 4 bytes
 //	h held       of command 0
+//	p pid        number:4 of its process, before any output; only if the exec frame asked for it
 //
 // Nothing that comes from the guest is believed: lengths are bounded, and a frame of a command that
 // was never started ends the session.
@@ -36,8 +37,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -50,6 +49,9 @@ import (
 // Client communicates with a session's program. Any number of goroutines may call its methods, except Write,
 // which receives the program's standard output: only one may call it.
 type Client struct {
+	// MayRoot lets the session's commands become the machine's root. It is set before the first command, if at all.
+	MayRoot bool
+
 	sending chan struct{} // held while sending, and from Hold to Continue
 	holds   *frame        // the frame of Hold; used by the caller of Hold and Continue
 	to      io.Writer     // the program's standard input; used by the holder of sending
@@ -86,28 +88,12 @@ func (*BusyError) Error() string {
 	return fmt.Sprintf("the session runs %d commands, which is the most: end one", contract.MaxCommands)
 }
 
-// Exec describes a command to start.
-type Exec struct {
-	Args []string // the program, searched in PATH, and its arguments
-	Env  []string // NAME=VALUE each
-	Dir  string   // absolute; "" is contract.WorkDir
-	// Terminal gives the command a terminal of that size instead of its streams.
-	Terminal *guest.Size
-	// Stdin may be nil, which means end of file at once.
-	Stdin io.Reader
-	// Stdout and Stderr receive its output; they must not block.
-	Stdout, Stderr io.Writer
-
-	reply   io.Writer // receives its descriptor 3, if not nil
-	builtin bool
-	use     func() (done func(), err error) // called around data that is sent to it, if not nil
-}
-
 // Command is a running command.
 type Command struct {
 	c     *Client
 	id    uint32
 	exec  Exec
+	pid   bool         // its number was told; used by Write
 	stdin *guest.Stdin // may be nil
 	taken [2]chan struct{}
 	done  chan struct{} // closed when it has ended
@@ -127,7 +113,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 // Start starts a command. If it does not start, Wait returns the error. If ctx ends before the program has
 // received the command, the command is killed.
 func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
-	p, err := execFrame(e)
+	p, err := execFrame(e, c.MayRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -163,42 +149,6 @@ func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
 		go cmd.feed()
 	}
 	return cmd, nil
-}
-
-func execFrame(e Exec) ([]byte, error) {
-	var flags byte
-	var size guest.Size
-	if e.Terminal != nil {
-		flags, size = flags|contract.ExecTerminal, *e.Terminal
-	}
-	if e.reply != nil {
-		flags |= contract.ExecControl
-	}
-	if e.builtin {
-		flags |= contract.ExecBuiltin
-	}
-	p := binary.BigEndian.AppendUint16([]byte{flags}, size.Columns)
-	p = binary.BigEndian.AppendUint16(p, size.Rows)
-	if len(e.Args) == 0 || e.Args[0] == "" {
-		return nil, errors.New("a command without a name")
-	}
-	for _, list := range [][]string{e.Args, e.Env} {
-		if len(list) > contract.MaxListed {
-			return nil, fmt.Errorf("%d arguments or variables; %d is the most", len(list), contract.MaxListed)
-		}
-		p = binary.BigEndian.AppendUint16(p, uint16(len(list)))
-	}
-	for _, s := range slices.Concat([]string{e.Dir}, e.Args, e.Env) {
-		if strings.ContainsRune(s, 0) {
-			return nil, fmt.Errorf("%.80q holds a NUL byte", s)
-		}
-		p = append(append(p, s...), 0)
-	}
-	if len(p) >= contract.MaxStep {
-		return nil, fmt.Errorf("its arguments and variables take %d bytes; %d is the most: standard input takes more", len(p),
-			contract.MaxStep)
-	}
-	return p, nil
 }
 
 // Write receives the program's output. An error is a *guest.ProtocolError.
@@ -260,6 +210,8 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 	case contract.StepOut:
 		c.out.Store(true)
 		return nil
+	case contract.StepPID:
+		return cmd.runs(p)
 	case contract.StepTaken, contract.StepFailed, contract.StepEnd:
 		if len(p) != 4 {
 			return &guest.ProtocolError{Reason: fmt.Sprintf("a session's frame of type %q with %d bytes", kind, len(p))}
@@ -276,6 +228,20 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 		cmd.finish(guest.End{}, err)
 		cmd.signal(syscall.SIGKILL)
 	}
+	return nil
+}
+
+// runs handles the frame with the number of the command's process.
+func (cmd *Command) runs(p []byte) error {
+	if len(p) != 4 || cmd.exec.PID == nil || cmd.pid {
+		return &guest.ProtocolError{Reason: fmt.Sprintf("a session's process number of %d bytes, unasked or a second time", len(p))}
+	}
+	pid := binary.BigEndian.Uint32(p)
+	if pid == 0 || pid > contract.MaxPID {
+		return &guest.ProtocolError{Reason: fmt.Sprintf("a session's process has the number %d", pid)}
+	}
+	cmd.pid = true
+	cmd.exec.PID(cmd, int(pid))
 	return nil
 }
 

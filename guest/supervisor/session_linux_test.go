@@ -43,7 +43,8 @@ var hosted = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
 		"-fno-sanitize-recover=all", "-Wl,--wrap=fchown",
 		"-o", program, "testdata/hosted.c", "../init/session.c", "../init/sessionstart.c", "../init/sessionfiles.c",
-		"../init/sessionforward.c").CombinedOutput()
+		"../init/sessionforward.c", "../init/sessionmore.c", "../init/sessioninfo.c",
+		"../init/sessionwatch.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}

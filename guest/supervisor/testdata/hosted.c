@@ -14,8 +14,9 @@ int __wrap_fchown(int fd, uid_t user, gid_t group)
 }
 
 // become stops the one command that starts while a file exists, as another process of its user could.
-static void become(void)
+static void become(int flags)
 {
+	(void)flags;
 	if (getenv("STOP") && unlink(getenv("STOP")) == 0)
 		raise(SIGSTOP);
 }
