@@ -22,13 +22,15 @@ const daemonVersion = "0.6.4"
 // controlRoutes returns the handler of the control API.
 func (s *Server) controlRoutes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /sandboxes", s.create)
+	mux.HandleFunc("POST /sandboxes", s.create(false, defaultTimeout))
+	mux.HandleFunc("POST /v2/sandboxes", s.create(true, defaultTimeoutV2))
 	mux.HandleFunc("GET /sandboxes", s.list)
 	mux.HandleFunc("GET /v2/sandboxes", s.list)
 	mux.HandleFunc("GET /sandboxes/metrics", s.allMetrics)
 	mux.HandleFunc("POST /sandboxes/{id}/snapshots", s.own(s.snapshot))
 	mux.HandleFunc("GET /snapshots", s.listSnapshots)
 	mux.HandleFunc("GET /templates", s.listTemplates)
+	mux.HandleFunc("GET /v2/templates", s.listTemplates)
 	mux.HandleFunc("DELETE /templates/{id}", s.deleteSnapshot)
 	mux.HandleFunc("GET /templates/aliases/{alias}", s.templateAlias)
 	for route, handler := range map[string]func(http.ResponseWriter, *http.Request, *sandbox){
@@ -116,34 +118,34 @@ func (in *newSandbox) check() error {
 	return in.Network.check()
 }
 
-// create starts a sandbox.
-func (s *Server) create(w http.ResponseWriter, r *http.Request) {
-	var in newSandbox
-	if !readBody(w, r, &in) {
-		return
+// create returns the handler that starts a sandbox. secure ones want their token from the first request on.
+func (s *Server) create(secure bool, usual time.Duration) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var in newSandbox
+		if !readBody(w, r, &in) {
+			return
+		}
+		timeout, err := seconds(in.Timeout, usual)
+		if err == nil {
+			err = in.check()
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		box := &sandbox{id: newID(), template: in.TemplateID, caller: s.opts.Caller(r), metadata: in.Metadata,
+			envs: in.EnvVars, token: newToken(), traffic: newToken(), secure: secure || in.Secure,
+			public: in.Network.AllowPublic == nil || *in.Network.AllowPublic, internet: in.Internet, network: in.Network,
+			pauses: in.AutoPause, resumes: in.AutoResume != nil && in.AutoResume.Enabled}
+		if err = s.begin(r.Context(), box); err == nil {
+			err = s.keep(box, timeout)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		writeJSON(w, http.StatusCreated, s.created(box))
 	}
-	timeout, err := seconds(in.Timeout, defaultTimeout)
-	if err == nil {
-		err = in.check()
-	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	caller := s.opts.Caller(r)
-	box := &sandbox{id: newID(), template: in.TemplateID, caller: caller, metadata: in.Metadata, envs: in.EnvVars,
-		secure: in.Secure, public: in.Network.AllowPublic == nil || *in.Network.AllowPublic, internet: in.Internet,
-		network: in.Network, pauses: in.AutoPause, resumes: in.AutoResume != nil && in.AutoResume.Enabled}
-	box.token, box.traffic = newToken(), newToken()
-	if err := s.begin(r.Context(), box); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	if err := s.keep(box, timeout); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	writeJSON(w, http.StatusCreated, s.created(box))
 }
 
 // begin starts a sandbox's session: of a snapshot, or of a template's image.

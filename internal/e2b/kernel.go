@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,22 +22,55 @@ var kernelSource string
 
 // kernel is a program in a sandbox that runs the code of a Python context.
 type kernel struct {
-	run      session.Running
-	stdin    *io.PipeWriter
-	messages chan json.RawMessage
-	over     chan struct{} // closed when it has ended
-	why      error         // once over
-	stop     context.CancelFunc
+	run   session.Running
+	stdin *io.PipeWriter
+	over  chan struct{} // closed when it has ended
+	why   error         // once over
+	stop  context.CancelFunc
+
+	more   chan struct{} // has an element if there is something new
+	mu     sync.Mutex
+	queue  [][]byte // messages that nobody has taken yet
+	queued int      // their bytes
+}
+
+// maxQueued bounds the bytes of a kernel's messages that nobody has taken. One with more is ended: its writer must not
+// wait.
+const maxQueued = 64 << 20
+
+// put queues a message.
+func (k *kernel) put(text []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.queued += len(text); k.queued > maxQueued {
+		k.queue = nil
+		k.stop()
+		return
+	}
+	k.queue = append(k.queue, text)
+	select {
+	case k.more <- struct{}{}:
+	default:
+	}
+}
+
+// take removes the messages.
+func (k *kernel) take() [][]byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := k.queue
+	k.queue, k.queued = nil, 0
+	return list
 }
 
 // newKernel starts a kernel, and waits until it takes code.
 func (box *sandbox) newKernel(ctx context.Context, cwd string) (*kernel, error) {
 	from, to := io.Pipe()
 	life, stop := context.WithCancel(context.Background())
-	k := &kernel{stdin: to, messages: make(chan json.RawMessage, 64), over: make(chan struct{}), stop: stop}
+	k := &kernel{stdin: to, more: make(chan struct{}, 1), over: make(chan struct{}), stop: stop}
 	started, errors := make(chan struct{}), &tailWriter{most: maxKept}
 	c := unitask.Command{Args: []string{"python3", "-c", kernelSource}, Dir: cwd, Env: box.environment(defaultUser, nil),
-		User: defaultUser, Endless: true, ResultBytes: 1, Stdin: from, Stdout: &messageReader{to: k, ctx: life},
+		User: defaultUser, Endless: true, ResultBytes: 1, Stdin: from, Stdout: &messageReader{to: k},
 		Stderr: errors, Started: func(run session.Running) { k.run = run; close(started) }}
 	go func() {
 		_, k.why = box.session.Exec(life, c)
@@ -46,11 +80,8 @@ func (box *sandbox) newKernel(ctx context.Context, cwd string) (*kernel, error) 
 	}()
 	for {
 		select {
-		case text := <-k.messages:
-			var m struct {
-				Type string `json:"type"`
-			}
-			if json.Unmarshal(text, &m) == nil && m.Type == "ready" {
+		case <-k.more:
+			if slices.ContainsFunc(k.take(), isReady) {
 				<-started
 				return k, nil
 			}
@@ -62,6 +93,13 @@ func (box *sandbox) newKernel(ctx context.Context, cwd string) (*kernel, error) 
 			return nil, ctx.Err()
 		}
 	}
+}
+
+func isReady(text []byte) bool {
+	var m struct {
+		Type string `json:"type"`
+	}
+	return json.Unmarshal(text, &m) == nil && m.Type == "ready"
 }
 
 // end ends a kernel.
@@ -82,11 +120,9 @@ func (t *tailWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// messageReader splits a kernel's output into lines. A kernel with a line that is too long is ended. Messages that
-// nobody takes in time end it, too, since its writer must not wait.
+// messageReader splits a kernel's output into lines. A kernel with a line that is too long is ended.
 type messageReader struct {
 	to   *kernel
-	ctx  context.Context
 	held []byte
 }
 
@@ -104,14 +140,6 @@ func (m *messageReader) Write(p []byte) (int, error) {
 		}
 		m.to.put(slices.Clone(m.held))
 		m.held, p = m.held[:0], rest
-	}
-}
-
-// put queues a message.
-func (k *kernel) put(text []byte) {
-	select {
-	case k.messages <- text:
-	case <-k.over:
 	}
 }
 
@@ -143,13 +171,15 @@ func (box *sandbox) runCell(ctx context.Context, of *codeContext, in execution, 
 	done, interrupted, late := ctx.Done(), error(nil), (<-chan time.Time)(nil)
 	for {
 		select {
-		case text := <-k.messages:
-			if left -= len(text); left < 0 && interrupted == nil {
-				done, late, interrupted = nil, time.After(interrupts), fmt.Errorf("the code printed more than %d bytes", maxPrinted)
-				_ = k.run.Signal(syscall.SIGINT)
-			}
-			if over := pass(text, out, interrupted != nil); over {
-				return interrupted
+		case <-k.more:
+			for _, text := range k.take() {
+				if left -= len(text); left < 0 && interrupted == nil {
+					done, late, interrupted = nil, time.After(interrupts), fmt.Errorf("the code printed more than %d bytes", maxPrinted)
+					_ = k.run.Signal(syscall.SIGINT)
+				}
+				if over := pass(text, out, interrupted != nil); over {
+					return interrupted
+				}
 			}
 		case <-done: // the client has gone
 			done, late, interrupted = nil, time.After(interrupts), context.Cause(ctx)

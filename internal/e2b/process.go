@@ -219,7 +219,7 @@ func (p *process) command(box *sandbox, user string, in *startRequest) unitask.C
 }
 
 func terminalSize(size *ptySize) unitask.TerminalSize {
-	return unitask.TerminalSize{Columns: int(min(size.Cols, 10_000)), Rows: int(min(size.Rows, 10_000))}
+	return unitask.TerminalSize{Columns: uint16(min(size.Cols, 10_000)), Rows: uint16(min(size.Rows, 10_000))}
 }
 
 // attach streams the further events of a running process.
