@@ -165,7 +165,7 @@ func (s *Server) begin(ctx context.Context, box *sandbox) error {
 	req := t.request()
 	box.network.grant(&req, box.internet)
 	box.cpus, box.memoryMB = max(1, int(req.CPUs)), cmp.Or(req.MemoryMB, policy.DefaultMemoryMB)
-	made, err := s.opts.Runtime.NewSessionFor(ctx, box.caller, unitask.SessionRequest{Request: req})
+	made, err := s.opts.Runtime.NewSessionFor(ctx, box.caller, unitask.SessionRequest{Request: req, Root: true})
 	if err != nil {
 		return err
 	}

@@ -88,8 +88,17 @@ func (s *Server) Serves(r *http.Request) bool {
 	return false
 }
 
-// target returns the sandbox and port that a request names, "" for the control API.
+// target returns the sandbox and port that a request names, "" for the control API. A signed URL names none: its
+// signature does.
 func (s *Server) target(r *http.Request) (id string, port int) {
+	if id, port = s.named(r); id == "" && r.URL.Path == "/files" && r.URL.Query().Has("signature") {
+		return s.signer(r), daemonPort
+	}
+	return id, port
+}
+
+// named returns the sandbox and port that a request's headers or its host name.
+func (s *Server) named(r *http.Request) (id string, port int) {
 	if id = r.Header.Get(idHeader); id != "" {
 		port, err := strconv.Atoi(r.Header.Get(portHeader))
 		if err != nil {
@@ -120,7 +129,10 @@ func (s *Server) Caller(r *http.Request) (string, http.Handler) {
 		return "", nil
 	}
 	box := s.find(id)
-	if box == nil {
+	switch {
+	case box == nil && id == nobodysID:
+		return "", refusal(http.StatusUnauthorized, "invalid signature")
+	case box == nil:
 		return "", refusal(http.StatusBadGateway, "The sandbox was not found")
 	}
 	if box.admits(r, port) {

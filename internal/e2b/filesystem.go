@@ -105,7 +105,8 @@ func (s *Server) stat(ctx context.Context, req *connect.Request[pathRequest]) (*
 	return connect.NewResponse(&entryMessage{infoOf(info)}), nil
 }
 
-func (s *Server) makeDir(ctx context.Context, req *connect.Request[pathRequest]) (*connect.Response[entryMessage], error) {
+func (s *Server) makeDir(ctx context.Context, req *connect.Request[pathRequest],
+) (*connect.Response[entryMessage], error) {
 	of, name, err := files(ctx, req, req.Msg.Path)
 	if err != nil {
 		return nil, err
@@ -177,12 +178,27 @@ func (s *Server) removeFile(ctx context.Context, req *connect.Request[pathReques
 // eventKinds are the kinds of a session's events.
 var eventKinds = map[string]eventType{"create": 1, "write": 2, "remove": 3, "rename": 4, "chmod": 5}
 
-// watch calls ready when a folder is watched, and on for each change of it.
+// unfinished begins the name of a file that a session writes, before it has its own.
+const unfinished = ".unitask-"
+
+// watch calls ready when a folder is watched, and on for each change of it. A file that a session wrote shows the
+// changes that E2B's way of writing makes.
 func watch(ctx context.Context, of *session.Files, name string, in *watchRequest, ready func(),
 	on func(fileEvent)) error {
+	wrote := false
 	err := of.Watch(ctx, name, in.Recursive, ready, func(e session.FileEvent) {
-		if kind := eventKinds[e.Kind]; kind != 0 {
-			on(fileEvent{Name: e.Name, Type: kind})
+		kinds := []string{e.Kind}
+		switch {
+		case strings.HasPrefix(path.Base(e.Name), unfinished):
+			wrote = wrote || e.Kind == "rename"
+			return
+		case wrote && e.Kind == "create":
+			wrote, kinds = false, []string{"create", "chmod", "write"}
+		}
+		for _, kind := range kinds {
+			if kind := eventKinds[kind]; kind != 0 {
+				on(fileEvent{Name: e.Name, Type: kind})
+			}
 		}
 	})
 	return fileError(name, err)
@@ -244,8 +260,8 @@ func (s *Server) watchDir(ctx context.Context, req *connect.Request[watchRequest
 		select {
 		case <-list.more:
 		case err := <-failed:
-			if err == nil && ctx.Err() == nil {
-				err = connect.NewError(connect.CodeUnavailable, errSandboxGone)
+			if !sandboxOf(ctx).ready() {
+				cutOff()
 			}
 			return err
 		case <-ticker.C:

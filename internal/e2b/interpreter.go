@@ -227,7 +227,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	err = run(r.Context(), of, in, out)
 	switch {
 	case err != nil && (!box.ready() || r.Context().Err() != nil):
-		panic(http.ErrAbortHandler)
+		cutOff()
 	case err != nil:
 		out.error("ExecutionError", err.Error(), "")
 	}
@@ -370,4 +370,5 @@ func thrown(text string) (name, value string) {
 }
 
 // errKernel means that a kernel ended before its code did.
-var errKernel = errors.New("the kernel ended while it ran the code: variables are gone, and the next code has a new one")
+var errKernel = errors.New("the kernel ended while it ran the code: variables are gone, " +
+	"and the next code has a new one")

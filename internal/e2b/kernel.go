@@ -174,7 +174,8 @@ func (box *sandbox) runCell(ctx context.Context, of *codeContext, in execution, 
 		case <-k.more:
 			for _, text := range k.take() {
 				if left -= len(text); left < 0 && interrupted == nil {
-					done, late, interrupted = nil, time.After(interrupts), fmt.Errorf("the code printed more than %d bytes", maxPrinted)
+					done, late = nil, time.After(interrupts)
+					interrupted = fmt.Errorf("the code printed more than %d bytes", maxPrinted)
 					_ = k.run.Signal(syscall.SIGINT)
 				}
 				if over := pass(text, out, interrupted != nil); over {

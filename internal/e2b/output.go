@@ -2,8 +2,8 @@ package e2b
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -167,11 +167,10 @@ func (r *reader) take() (list []dataEvent, lost bool, end *endEvent) {
 	return list, r.lost, r.end
 }
 
-// errSandboxGone ends the streams of a sandbox that has ended or was paused.
-var errSandboxGone = errors.New("the sandbox was killed, was paused, or reached its end")
+// cutOff ends the connection of a request whose sandbox has ended or was paused. Clients then look whether it is there.
+func cutOff() { panic(http.ErrAbortHandler) }
 
-// follow sends a process's events until its end. The stream of a sandbox that ends is cut off, which clients
-// tell from a process's end.
+// follow sends a process's events until its end.
 func (p *process) follow(ctx context.Context, box *sandbox, from *reader, send func(*eventMessage) error) error {
 	defer p.out.leave(from)
 	ticker := time.NewTicker(keepalive)
@@ -188,7 +187,7 @@ func (p *process) follow(ctx context.Context, box *sandbox, from *reader, send f
 			return connect.NewError(connect.CodeResourceExhausted,
 				fmt.Errorf("you left %d MiB of output unread: read faster, or write it to a file", maxUnread>>20))
 		case end != nil && !box.ready():
-			return connect.NewError(connect.CodeUnavailable, errSandboxGone)
+			cutOff()
 		case end != nil:
 			return send(&eventMessage{processEvent{End: end}})
 		}
@@ -197,7 +196,7 @@ func (p *process) follow(ctx context.Context, box *sandbox, from *reader, send f
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-box.session.Done():
-			return connect.NewError(connect.CodeUnavailable, errSandboxGone)
+			cutOff()
 		case <-ticker.C:
 			if err := send(&eventMessage{processEvent{Keepalive: &empty{}}}); err != nil {
 				return err

@@ -238,7 +238,8 @@ func (s *Server) attach(ctx context.Context, req *connect.Request[selectRequest]
 	return p.follow(ctx, box, events, stream.Send)
 }
 
-func (s *Server) listProcesses(ctx context.Context, _ *connect.Request[empty]) (*connect.Response[listProcesses], error) {
+func (s *Server) listProcesses(ctx context.Context, _ *connect.Request[empty],
+) (*connect.Response[listProcesses], error) {
 	return connect.NewResponse(&listProcesses{sandboxOf(ctx).processes.list()}), nil
 }
 
@@ -302,7 +303,8 @@ func (s *Server) streamInput(ctx context.Context, stream *connect.ClientStream[s
 	return connect.NewResponse(&empty{}), stream.Err()
 }
 
-func (s *Server) closeInput(ctx context.Context, req *connect.Request[selectRequest]) (*connect.Response[empty], error) {
+func (s *Server) closeInput(ctx context.Context, req *connect.Request[selectRequest],
+) (*connect.Response[empty], error) {
 	p, err := sandboxOf(ctx).processes.find(req.Msg.Process)
 	switch {
 	case err != nil:
@@ -319,7 +321,8 @@ func (s *Server) closeInput(ctx context.Context, req *connect.Request[selectRequ
 var signals = map[enum]syscall.Signal{"9": syscall.SIGKILL, "SIGNAL_SIGKILL": syscall.SIGKILL,
 	"15": syscall.SIGTERM, "SIGNAL_SIGTERM": syscall.SIGTERM}
 
-func (s *Server) sendSignal(ctx context.Context, req *connect.Request[signalRequest]) (*connect.Response[empty], error) {
+func (s *Server) sendSignal(ctx context.Context, req *connect.Request[signalRequest],
+) (*connect.Response[empty], error) {
 	p, err := sandboxOf(ctx).processes.find(req.Msg.Process)
 	if err != nil {
 		return nil, err

@@ -50,6 +50,22 @@ func (box *sandbox) signed(r *http.Request) bool {
 	return equal(q.Get("signature"), box.signature(r.Method, q))
 }
 
+// nobodysID is an id that no sandbox has.
+const nobodysID = "unknown"
+
+// signer returns the id of the sandbox whose token signed a URL.
+func (s *Server) signer(r *http.Request) string {
+	q := r.URL.Query()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, box := range s.all {
+		if equal(q.Get("signature"), box.signature(r.Method, q)) {
+			return id
+		}
+	}
+	return nobodysID
+}
+
 // signature returns what the signature of a URL must be.
 func (box *sandbox) signature(method string, q url.Values) string {
 	operation := "read"
