@@ -81,7 +81,6 @@ type newSandbox struct {
 	Metadata map[string]string `json:"metadata"`
 	EnvVars  map[string]string `json:"envVars"`
 	Volumes  []any             `json:"volumeMounts"`
-	MCP      map[string]any    `json:"mcp"`
 }
 
 // seconds returns a time in whole seconds from a request, the default if it has none.
@@ -112,8 +111,6 @@ func (in *newSandbox) check() error {
 		return policy.Bad("metadata", "too long", "metadata and envVars have at most %d bytes each", maxMetadata)
 	case len(in.Volumes) > 0:
 		return policy.Bad("volumeMounts", "given", "unitask has no volumes here")
-	case len(in.MCP) > 0:
-		return policy.Bad("mcp", "given", "unitask has no MCP gateway in a sandbox: connect an MCP client to unitask itself")
 	}
 	return in.Network.check()
 }

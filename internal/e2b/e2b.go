@@ -138,10 +138,10 @@ func (s *Server) Caller(r *http.Request) (string, http.Handler) {
 	if box.admits(r, port) {
 		return box.caller.Name, nil
 	}
-	switch own := port == daemonPort || port == interpreterPort; {
-	case own && (box.secure || s.opts.Tokens):
+	switch {
+	case port == daemonPort && (box.secure || s.opts.Tokens):
 		return "", refusal(http.StatusUnauthorized, badToken(r, box))
-	case !own && (!box.public || s.opts.Tokens):
+	case port != daemonPort && (!box.public || s.opts.Tokens):
 		return "", refusal(http.StatusForbidden, "the sandbox needs its traffic access token, in "+trafficHeader)
 	}
 	return "", nil

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/policy"
 )
 
 // Limits of the code interpreter.
@@ -321,7 +320,7 @@ func (box *sandbox) runStep(ctx context.Context, of *codeContext, in execution, 
 		}
 	}
 	res, err := box.session.Run(ctx, unitask.Step{Code: withEnv(of.Language, in), Language: stepLanguage[of.Language],
-		Timeout: policy.MaxTimeout, Stdout: stdout, Stderr: stderr, ResultBytes: 1})
+		Stdout: stdout, Stderr: stderr, ResultBytes: 1})
 	if err != nil {
 		return err
 	}

@@ -57,9 +57,19 @@ func kilobytes(text string) map[string]int64 {
 	return of
 }
 
+// slack is the distance of a measurement from the range that a request asks for.
+const slack = 5 // seconds
+
+// metrics returns a measurement of now, if the range includes it: there is no history.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request, box *sandbox) {
-	list := []metric{}
-	if box.ready() {
+	list, q, now := []metric{}, r.URL.Query(), time.Now().Unix()
+	start, errStart := strconv.ParseInt(cmp.Or(q.Get("start"), "0"), 10, 64)
+	end, errEnd := strconv.ParseInt(cmp.Or(q.Get("end"), strconv.FormatInt(now, 10)), 10, 64)
+	if errStart != nil || errEnd != nil {
+		writeError(w, http.StatusBadRequest, "start and end: must be seconds since 1970")
+		return
+	}
+	if box.ready() && start <= now+slack && end >= now-slack {
 		m, err := box.measure(r.Context())
 		if err != nil {
 			s.fail(w, r, err)

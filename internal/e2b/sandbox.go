@@ -118,10 +118,11 @@ func (s *sandboxes) remove(id string) {
 
 // admits reports whether a request has a sandbox's token for a port.
 func (box *sandbox) admits(r *http.Request, port int) bool {
-	if port == daemonPort || port == interpreterPort {
+	if port == daemonPort {
 		return equal(r.Header.Get(tokenHeader), box.token) || box.signed(r)
 	}
-	return equal(r.Header.Get(trafficHeader), box.traffic)
+	return equal(r.Header.Get(trafficHeader), box.traffic) ||
+		port == interpreterPort && equal(r.Header.Get(tokenHeader), box.token)
 }
 
 // sandboxKey is the key of a request's context for its sandbox.

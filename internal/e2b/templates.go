@@ -20,7 +20,7 @@ type template struct {
 // known are the templates of E2B that unitask has. Every other name is that of an image.
 var known = []template{
 	{name: "base", image: "base"},
-	{name: "code-interpreter-v1", image: "data", memoryMB: 1024},
+	{name: "code-interpreter-v1", image: "code-interpreter-v1", memoryMB: 1024},
 }
 
 // maxTemplate bounds a template's name, in bytes.
@@ -42,7 +42,7 @@ func (s *Server) templateNamed(name string) (template, error) {
 
 // request returns the request for a template's sandboxes.
 func (t template) request() unitask.Request {
-	return unitask.Request{Image: t.image, MemoryMB: t.memoryMB}
+	return unitask.Request{Image: t.image, MemoryMB: t.memoryMB, Timeout: policy.MaxTimeout}
 }
 
 // templateView is a template for clients.
