@@ -29,7 +29,8 @@ import (
 type bundledBuild struct {
 	build
 	language *language.Language
-	// packaged is the language whose packages it installs: language, or npm's for programs of a declared language or shipped image.
+	// packaged is the language whose packages it installs: language, or npm's for programs of a declared language or of
+	// a shipped image.
 	packaged *language.Language
 	system   string   // of the packages: pip or npm
 	specs    []string // of these
