@@ -190,7 +190,8 @@ func userWatch(t *testing.T, s *unitask.Session) {
 	defer stop()
 	events, over := make(chan session.FileEvent, 100), make(chan error, 1)
 	exec := func(line string) {
-		if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", line}}); err != nil || res.ExitCode != 0 {
+		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", line}})
+		if err != nil || res.ExitCode != 0 {
 			t.Errorf("%s: %+v %v", line, res, err)
 		}
 	}

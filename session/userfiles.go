@@ -119,8 +119,8 @@ func (f *Files) Read(ctx context.Context, name string, offset int64, to io.Write
 	})
 }
 
-// Write creates or replaces a file atomically, and creates the folders above it. An existing file keeps its mode; mode 0
-// means 0644. The file belongs to the user, and metadata replaces all it had. If from fails, nothing changes.
+// Write creates or replaces a file atomically, and creates the folders above it. An existing file keeps its mode; mode
+// 0 means 0644. The file belongs to the user, and metadata replaces all it had. If from fails, nothing changes.
 func (f *Files) Write(ctx context.Context, name string, from io.Reader, mode fs.FileMode, metadata map[string]string,
 ) (info FileInfo, err error) {
 	if len(metadata) > supervisor.MaxMetadata {
@@ -172,10 +172,10 @@ func (f *Files) Concatenate(ctx context.Context, names []string, to string) (inf
 	return info, err
 }
 
-// Watch calls on for each change below a folder, or in it alone, until ctx ends, which is no error, or the session does.
-// ready is called first, once the watch is in place. on may be slow: if changes are lost then, it gets an "overflow".
-// Watch does not keep the session from a pause, and a fork has none. The error may be ErrTooManyFolders, ENOENT, or
-// ENOTDIR.
+// Watch calls on for each change below a folder, or in it alone, until ctx ends, which is no error, or the session
+// does. ready is called first, once the watch is in place. on may be slow: if changes are lost then, it gets an
+// "overflow". Watch does not keep the session from a pause, and a fork has none. The error may be ErrTooManyFolders,
+// ENOENT, or ENOTDIR.
 func (f *Files) Watch(ctx context.Context, name string, recursive bool, ready func(), on func(FileEvent)) error {
 	select {
 	case f.s.watches <- struct{}{}:

@@ -33,6 +33,8 @@ static const struct passwd *find_user(const char *name)
 			break;  // p stays: the list is not read again
 	if (list)
 		fclose(list);
+	if (p && p->pw_uid == 0 && strcmp(p->pw_dir, "/") == 0)
+		p->pw_dir = root.pw_dir;
 	return p ? p : strcmp(name, "root") == 0 || strcmp(name, "#0") == 0 ? &root : NULL;
 }
 
@@ -69,7 +71,10 @@ static void set_environment(const struct passwd *to, int keep_home)
 	setenv("LOGNAME", to->pw_name, 1);
 	if (!keep_home)
 		setenv("HOME", to->pw_dir, 1);
-	setenv("PATH", ROOT_PATH, 1);
+	char path[MAX_PATH];
+	const char *own = getenv("PATH");
+	snprintf(path, sizeof path, ROOT_PATH "%s%s", own ? ":" : "", own ? own : "");
+	setenv("PATH", path, 1);
 }
 
 int sudo(int argc, char **argv)

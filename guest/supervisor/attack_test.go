@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 	"testing"
 
@@ -120,6 +121,43 @@ func FuzzEntries(f *testing.F) {
 	})
 }
 
+// Possible contents of a detailed list of files.
+func FuzzInfos(f *testing.F) {
+	f.Add([]byte("l 777 3 1700000000000000000 0 1000 d 755 2\x00/work/a b\x00root\x00user\x00/etc\x00k\x00v\x00" +
+		"l\x00w\x00"))
+	f.Add([]byte("f 644 1 2 3 4 - 0 65\x00/\x00\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		list, more := Infos(text, 3)
+		if len(list) > 3 || (!more && len(text) > 0 && text[len(text)-1] != 0) {
+			t.Errorf("%d entries, more %v", len(list), more)
+		}
+		for _, is := range list {
+			if len(is.Metadata) > MaxMetadata || is.Size < 0 || is.UID < 0 || is.GID < 0 || !path.IsAbs(is.Path) {
+				t.Errorf("%+v", is)
+			}
+		}
+	})
+}
+
+// Whatever the guest says of a watch, no change is outside the folder, and no more than an event is kept.
+func FuzzWatch(f *testing.F) {
+	f.Add([]byte("R\x00ca\x00wa/b\x00O\x00"), 3)
+	f.Add([]byte("R\x00c../a\x00"), 1)
+	f.Fuzz(func(t *testing.T, text []byte, at int) {
+		ready := 0
+		w := &watching{ready: func() { ready++ }, on: func(e FileEvent) {
+			out := path.IsAbs(e.Name) || e.Name == ".." || strings.HasPrefix(e.Name, "../")
+			if ready != 1 || e.Kind == "" || out {
+				t.Errorf("%+v", e)
+			}
+		}}
+		at = min(max(at, 0), len(text))
+		if w.take(text[:at]) == nil && w.take(text[at:]) == nil && len(w.text) > 2*contract.MaxPath {
+			t.Errorf("%d bytes kept", len(w.text))
+		}
+	})
+}
+
 // Whatever the guest sends, the client neither panics nor keeps more than one frame.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte(step(contract.StepStdout, 1, "hello") + step(contract.StepEnd, 1, "\x00\x00\x00\x01")))
@@ -127,7 +165,12 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := New(io.Discard)
 		var out bytes.Buffer
-		cmd, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &out, Stderr: &out})
+		told := func(_ *Command, pid int) {
+			if pid < 1 || pid > contract.MaxPID {
+				t.Errorf("the number %d", pid)
+			}
+		}
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &out, Stderr: &out, PID: told})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,7 +51,8 @@ func (c *Client) Info(ctx context.Context, e Exec) (FileInfo, error) {
 }
 
 // List returns the entries of a folder, depth levels deep: most of them, in at most a number of bytes.
-func (c *Client) List(ctx context.Context, root bool, name string, depth, most, bytesMost int) (list []FileInfo, more bool, err error) {
+func (c *Client) List(ctx context.Context, root bool, name string, depth, most, bytesMost int,
+) (list []FileInfo, more bool, err error) {
 	var out bytes.Buffer
 	err = c.Builtin(ctx, Exec{Args: []string{"entries", name, strconv.Itoa(depth)}, Root: root,
 		Stdout: &bounded.Writer{To: &out, Left: int64(bytesMost), Err: errTooMuch}})

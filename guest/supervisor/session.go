@@ -234,7 +234,8 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 // runs handles the frame with the number of the command's process.
 func (cmd *Command) runs(p []byte) error {
 	if len(p) != 4 || cmd.exec.PID == nil || cmd.pid {
-		return &guest.ProtocolError{Reason: fmt.Sprintf("a session's process number of %d bytes, unasked or a second time", len(p))}
+		return &guest.ProtocolError{
+			Reason: fmt.Sprintf("a session's process number of %d bytes, unasked or a second time", len(p))}
 	}
 	pid := binary.BigEndian.Uint32(p)
 	if pid == 0 || pid > contract.MaxPID {

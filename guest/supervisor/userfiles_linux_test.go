@@ -19,99 +19,129 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-func TestFilesInDetail(t *testing.T) {
-	t.Parallel()
-	c, dir := open(t), t.TempDir()
-	ctx := within(t)
-	at := func(name string) string { return filepath.Join(dir, name) }
-	info := func(args ...string) (FileInfo, error) { return c.Info(ctx, Exec{Args: args}) }
+// detailed is a session's program with a folder for files.
+type detailed struct {
+	*Client
+	dir string
+	ctx context.Context
+}
 
+func openDetailed(t *testing.T) detailed { return detailed{open(t), t.TempDir(), within(t)} }
+
+func (d detailed) at(name string) string { return filepath.Join(d.dir, name) }
+
+func (d detailed) info(args ...string) (FileInfo, error) { return d.Info(d.ctx, Exec{Args: args}) }
+
+func (d detailed) put(name string, from io.Reader, mode fs.FileMode, metadata map[string]string) (FileInfo, error) {
+	return d.Put(d.ctx, false, d.at(name), from, mode, metadata)
+}
+
+func TestPutAndRead(t *testing.T) {
+	t.Parallel()
+	d := openDetailed(t)
 	big := strings.Repeat("0123456789abcdef", 64<<10) // more than a window
-	is, err := c.Put(ctx, false, at("a/b/big"), strings.NewReader(big), 0o640, map[string]string{"one": "1", "two": "ü x"})
+	is, err := d.put("a/b/big", strings.NewReader(big), 0o640, map[string]string{"one": "1", "two": "ü x"})
 	if errors.Is(err, syscall.ENOTSUP) {
 		t.Skip("the file system has no extended attributes")
 	}
-	if err != nil || is.Size != int64(len(big)) || is.Mode != 0o640 || is.Path != at("a/b/big") || is.UID != os.Getuid() ||
-		is.Owner == "" || is.Group == "" || is.Metadata["one"] != "1" || is.Metadata["two"] != "ü x" || len(is.Metadata) != 2 {
+	if err != nil || is.Size != int64(len(big)) || is.Mode != 0o640 || is.Path != d.at("a/b/big") ||
+		is.UID != os.Getuid() || is.Owner == "" || is.Group == "" || is.Metadata["one"] != "1" ||
+		is.Metadata["two"] != "ü x" || len(is.Metadata) != 2 {
 		t.Errorf("written: %+v %v", is, err)
 	}
 	var out bytes.Buffer
-	if err := c.Read(ctx, false, at("a/b/big"), 10, &out); err != nil || out.String() != big[10:] {
+	if err := d.Read(d.ctx, false, d.at("a/b/big"), 10, &out); err != nil || out.String() != big[10:] {
 		t.Errorf("read: %d bytes, %v", out.Len(), err)
 	}
-	if is, err = c.Put(ctx, false, at("a/b/big"), strings.NewReader(""), 0o600, nil); err != nil || is.Mode != 0o640 ||
-		is.Size != 0 || is.Metadata != nil {
+	if is, err = d.put("a/b/big", strings.NewReader(""), 0o600, nil); err != nil || is.Mode != 0o640 || is.Size != 0 ||
+		is.Metadata != nil {
 		t.Errorf("written again: %+v %v", is, err)
 	}
 	lost := errors.New("lost")
-	if _, err = c.Put(ctx, false, at("a/b/big"), io.MultiReader(strings.NewReader("x"), iotest.ErrReader(lost)), 0, nil); !errors.Is(
-		err, lost) {
+	broken := io.MultiReader(strings.NewReader("x"), iotest.ErrReader(lost))
+	if _, err = d.put("a/b/big", broken, 0o600, nil); !errors.Is(err, lost) {
 		t.Errorf("written in part: %v", err)
 	}
-	if list, err := os.ReadDir(at("a/b")); len(list) != 1 || err != nil {
+	if list, err := os.ReadDir(d.at("a/b")); len(list) != 1 || err != nil {
 		t.Errorf("left beside it: %v %v", list, err)
 	}
-	if is, err = info("mkdir", at("c/d")); err != nil || is.Mode != fs.ModeDir|0o755 {
+	if err := d.Read(d.ctx, false, d.dir, 0, io.Discard); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("read a folder: %v", err)
+	}
+}
+
+func TestFilesInDetail(t *testing.T) {
+	t.Parallel()
+	d := openDetailed(t)
+	if _, err := d.put("a/b/f", strings.NewReader("12345"), 0o600, nil); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := d.info("mkdir", d.at("c/d")); err != nil || is.Mode != fs.ModeDir|0o755 {
 		t.Errorf("folder: %+v %v", is, err)
 	}
 	for _, link := range [][2]string{{"../a", "c/link"}, {"nowhere", "c/lost"}, {"loop", "c/loop"}} {
-		if err := os.Symlink(link[0], at(link[1])); err != nil {
+		if err := os.Symlink(link[0], d.at(link[1])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if is, err = info("stat", at("c/link")); err != nil || is.Mode.Type() != fs.ModeSymlink || is.Target != at("a") ||
-		is.TargetMode != fs.ModeDir|0o755 {
+	if is, err := d.info("stat", d.at("c/link")); err != nil || is.Mode.Type() != fs.ModeSymlink ||
+		is.Target != d.at("a") || is.TargetMode != fs.ModeDir|0o755 {
 		t.Errorf("link: %+v %v", is, err)
 	}
-	if is, err = info("stat", at("c/lost")); err != nil || is.Target != "" || is.TargetMode != 0 {
+	if is, err := d.info("stat", d.at("c/lost")); err != nil || is.Target != "" || is.TargetMode != 0 {
 		t.Errorf("link to nothing: %+v %v", is, err)
 	}
-	list, more, err := c.List(ctx, false, dir, 2, 100, 1<<20)
+	list, more, err := d.List(d.ctx, false, d.dir, 2, 100, 1<<20)
 	var names []string
 	for _, one := range list {
-		names = append(names, strings.TrimPrefix(one.Path, dir+"/"))
+		names = append(names, strings.TrimPrefix(one.Path, d.dir+"/"))
 	}
 	if err != nil || more || !slices.Equal(names, []string{"a", "a/b", "c", "c/d", "c/link", "c/loop", "c/lost"}) {
 		t.Errorf("list: %q %v %v", names, more, err)
 	}
-	if list, more, err = c.List(ctx, false, dir, 9, 3, 1<<20); len(list) != 3 || !more || err != nil {
+	if list, more, err = d.List(d.ctx, false, d.dir, 9, 3, 1<<20); len(list) != 3 || !more || err != nil {
 		t.Errorf("a part of the list: %v %v %v", list, more, err)
 	}
-	if is, err = info("move", at("a/b/big"), at("e/f")); err != nil || is.Path != at("e/f") || is.Size != 0 {
+	if is, err := d.info("move", d.at("a/b/f"), d.at("e/f")); err != nil || is.Path != d.at("e/f") || is.Size != 5 {
 		t.Errorf("moved: %+v %v", is, err)
 	}
+	if _, _, err := d.List(d.ctx, false, d.at("e/f"), 1, 9, 1<<20); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("list a file: %v", err)
+	}
+}
+
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	d := openDetailed(t)
 	for i := range 3 {
-		if _, err := c.Put(ctx, false, at(fmt.Sprint(i)), strings.NewReader(fmt.Sprint(i, ";")), 0o644, nil); err != nil {
+		if _, err := d.put(fmt.Sprint(i), strings.NewReader(fmt.Sprint(i, ";")), 0o644, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if is, err = info("join", at("1"), at("0"), at("1"), at("2"), at("2")); err != nil || is.Size != 8 {
+	if is, err := d.info("join", d.at("1"), d.at("0"), d.at("1"), d.at("2"), d.at("2")); err != nil || is.Size != 8 {
 		t.Errorf("joined: %+v %v", is, err)
 	}
-	if text, err := os.ReadFile(at("1")); string(text) != "0;1;2;2;" || err != nil {
+	if text, err := os.ReadFile(d.at("1")); string(text) != "0;1;2;2;" || err != nil {
 		t.Errorf("joined: %q %v", text, err)
 	}
-	if _, err := os.Stat(at("2")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a source: %v", err)
+	if list, err := os.ReadDir(d.dir); len(list) != 1 || err != nil {
+		t.Errorf("the sources: %v %v", list, err)
+	}
+	if err := os.MkdirAll(d.at("c/d"), 0o755); err != nil {
+		t.Fatal(err)
 	}
 	for _, row := range []struct {
 		args []string
 		want error
 	}{
-		{[]string{"stat", at("none")}, syscall.ENOENT}, {[]string{"mkdir", at("c/d")}, fs.ErrExist},
-		{[]string{"mkdir", at("1/x")}, syscall.ENOTDIR}, {[]string{"move", at("none"), at("g/h")}, syscall.ENOENT},
-		{[]string{"join", at("g"), at("none")}, syscall.ENOENT}, {[]string{"join", at("g"), at("c")}, syscall.EISDIR},
-		{[]string{"put", at("c"), "644"}, syscall.EISDIR},
+		{[]string{"stat", d.at("none")}, syscall.ENOENT}, {[]string{"mkdir", d.at("c/d")}, fs.ErrExist},
+		{[]string{"mkdir", d.at("1/x")}, syscall.ENOTDIR}, {[]string{"move", d.at("none"), d.at("g/h")}, syscall.ENOENT},
+		{[]string{"join", d.at("g"), d.at("none")}, syscall.ENOENT},
+		{[]string{"join", d.at("g"), d.at("c")}, syscall.EISDIR}, {[]string{"put", d.at("c"), "644"}, syscall.EISDIR},
 	} {
-		if _, err := info(row.args...); !errors.Is(err, row.want) {
+		if _, err := d.info(row.args...); !errors.Is(err, row.want) {
 			t.Errorf("%q: %v, want %v", row.args, err, row.want)
 		}
-	}
-	if _, _, err := c.List(ctx, false, at("1"), 1, 9, 1<<20); !errors.Is(err, syscall.ENOTDIR) {
-		t.Errorf("list a file: %v", err)
-	}
-	if err := c.Read(ctx, false, dir, 0, io.Discard); !errors.Is(err, syscall.EISDIR) {
-		t.Errorf("read a folder: %v", err)
 	}
 }
 

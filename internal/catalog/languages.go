@@ -70,12 +70,10 @@ func (req Request) WithoutLanguage() Request {
 	return req
 }
 
-// shippedLanguage returns the image of that name with a language, as it is before it is built, or nil.
-func shippedLanguage(name string) *Custom {
-	for _, e := range imagefile.Languages() {
-		if e.Name == name {
-			return missingCustom(e)
-		}
+// shippedImage returns the shipped image of that name, as it is before it is built, or nil.
+func shippedImage(name string) *Custom {
+	if e := imagefile.FindShipped(name); e != nil {
+		return missingCustom(e)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 		return nil // nothing had to be read
 	}
 	known := append(language.Images(), policy.ShippedImages)
-	for _, e := range imagefile.Languages() {
+	for _, e := range imagefile.Shipped() {
 		known = append(known, e.Name)
 	}
 	described, _ := filepath.Glob(filepath.Join(cat.ImageFiles(), "*"+imagefile.Extension))

@@ -157,7 +157,7 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 	}
 	o, err := ReadCustom(cat.Home, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		if o := shippedLanguage(name); o != nil {
+		if o := shippedImage(name); o != nil {
 			return req.with(o)
 		}
 		file := imagefile.Find(name, cat.ImageFiles())

@@ -29,7 +29,8 @@ import (
 type bundledBuild struct {
 	build
 	language *language.Language
-	// packaged is the language whose packages it installs: language, or npm's for programs of a declared language.
+	// packaged is the language whose packages it installs: language, or npm's for programs of a declared language or of
+	// a shipped image.
 	packaged *language.Language
 	system   string   // of the packages: pip or npm
 	specs    []string // of these
@@ -53,7 +54,7 @@ func (b *bundledBuild) check() error {
 	}
 	for system, list := range map[string][]string{policy.Pip: b.env.Pip, policy.Npm: b.env.Npm} {
 		l := b.language
-		if b.env.Language != nil && system == policy.Npm {
+		if system == policy.Npm && (b.env.Language != nil || imagefile.FindShipped(b.env.Name) != nil) {
 			l = language.OfSystem(system)
 		}
 		specs, err := parseSpecs(l, system, list)

@@ -15,10 +15,10 @@ import (
 	"github.com/unitask/unitask/internal/language"
 )
 
-// This file builds the shipped images with languages, when a run first needs one. They are custom images: a file in the
+// This file builds the shipped images, when a run first needs one. They are custom images: a file in the
 // home's environments describes each. unitask writes it, and the user may extend it.
 
-// language builds a shipped image with a language, unless another process has just built it.
+// language builds a shipped image, unless another process has just built it.
 func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Custom, error) {
 	if why := b.Catalog.Images.Offline; why != "" {
 		return nil, fmt.Errorf("%w (%s): packages for %s would have to be fetched: "+
@@ -28,9 +28,9 @@ func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Cus
 	if err != nil {
 		return nil, err
 	}
-	if d := began.env.Language; d == nil || d.Name != shippedName(o.Name) {
+	if l, d := imagefile.FindShipped(o.Name).Language, began.env.Language; l != nil && (d == nil || d.Name != l.Name) {
 		return nil, fmt.Errorf("%s: it declares no language %s: remove the file, and a new one is written", began.env.File,
-			shippedName(o.Name))
+			l.Name)
 	}
 	over := &bundledBuild{build: *began, language: language.OfImage(began.env.From)}
 	if err := over.check(); err != nil {
@@ -38,7 +38,7 @@ func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Cus
 	}
 	ready := func() *catalog.Custom {
 		built, err := catalog.ReadCustom(b.Catalog.Home, o.Name)
-		if err != nil || built.Arch != o.Arch || built.Language == nil {
+		if err != nil || built.Arch != o.Arch || (built.Language == nil) != (began.env.Language == nil) {
 			return nil
 		}
 		return built
@@ -48,24 +48,9 @@ func (b *Builder) language(ctx context.Context, o *catalog.Custom) (*catalog.Cus
 	return built, err
 }
 
-// shippedName returns the name of the language in a shipped image. A session's image declares none.
-func shippedName(image string) string {
-	for _, e := range imagefile.Languages() {
-		if e.Name == image {
-			return e.Language.Name
-		}
-	}
-	return ""
-}
-
-// describeLanguage writes the description of a shipped image with a language to the home, if there is none.
+// describeLanguage writes the description of a shipped image to the home, if there is none.
 func describeLanguage(file, name string) error {
-	var of *imagefile.Environment
-	for _, e := range imagefile.Languages() {
-		if e.Name == name {
-			of = e
-		}
-	}
+	of := imagefile.FindShipped(name)
 	if _, err := os.Lstat(file); of == nil || !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -54,6 +54,8 @@ type Environment struct {
 	MemoryMB    int
 	Description string
 	Language    *language.Declared // nil if the files declare none
+
+	shipped string // the text of a shipped image's description
 }
 
 // File is a file or folder of the host, and where it is in the guest.
