@@ -221,3 +221,68 @@ func userWatch(t *testing.T, s *unitask.Session) {
 		t.Errorf("too many: %v", err)
 	}
 }
+
+// Root and a watch outlast a pause; root outlasts a fork and a resumption, too.
+func TestSessionRootLasts(t *testing.T) {
+	needClones(t)
+	rt := sessionRuntime(t)
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Root: true})
+	root := func(s *unitask.Session, line string) {
+		t.Helper()
+		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", line + "; id -u"}, User: "root"})
+		if err != nil || string(res.Stdout) != "0\n" {
+			t.Errorf("%s: %+v %v", line, res, err)
+		}
+		res, err = s.Exec(t.Context(), unitask.Command{Args: []string{"sudo", "id", "-u"}})
+		if err != nil || string(res.Stdout) != "0\n" {
+			t.Errorf("sudo: %+v %v", res, err)
+		}
+	}
+	f, err := s.FilesAs("root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ready, events, over := make(chan struct{}), make(chan session.FileEvent, 100), make(chan error, 1)
+	go func() {
+		over <- f.Watch(ctx, "/root", true, func() { close(ready) }, func(e session.FileEvent) { events <- e })
+	}()
+	select {
+	case <-ready:
+	case err := <-over:
+		t.Fatal(err)
+	}
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	root(s, "touch /root/f")
+	if e := <-events; e != (session.FileEvent{Name: "f", Kind: "create"}) {
+		t.Errorf("after the pause: %+v", e)
+	}
+	forks, err := s.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root(forks[0], "rm /root/f")
+	if err := forks[0].Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Leave(); err != nil {
+		t.Error(err)
+	}
+	if err := <-over; err == nil {
+		t.Error("the watch of a session that was left had no error")
+	}
+	again, err := rt.Revive(t.Context(), unitask.Caller{}, s.ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root(again, "rm /root/f")
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}

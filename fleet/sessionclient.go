@@ -47,6 +47,9 @@ func (c *Client) newSession(
 			strings.Join(have, ", "),
 		)
 	}
+	if req.Root {
+		return view, policy.Bad("root", "true", "is not for sessions on a fleet")
+	}
 	req, denials, err := req.Elsewhere(caller.Ceiling)
 	if err != nil {
 		return view, err

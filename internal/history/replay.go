@@ -157,6 +157,9 @@ func (h *Store) Session(id, owner string) (run.Request, []RecordedStep, error) {
 	if err == nil && rec.Session != id {
 		err = errors.New("it is no session's own record")
 	}
+	if err == nil && rec.Root {
+		err = errors.New("its code could become its machine's root, which a record does not grant again")
+	}
 	if err == nil && rec.Parent != "" {
 		err = fmt.Errorf("it is a fork of %s: what it went on from can't be made again", rec.Parent)
 	}
