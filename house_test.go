@@ -55,7 +55,7 @@ var floors = [][]string{
 	{"session"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
-	{"fleet", "mcp"},
+	{"fleet", "internal/e2b", "mcp"},
 	{"fleet/embedded"},
 	{"cli"},
 	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes",

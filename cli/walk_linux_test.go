@@ -83,7 +83,7 @@ var untabled = []string{"run", "runs rm", "image build", "image import", "image 
 	"image vendor", "mcp config", "init", "policy init", "policy set", "pool up", "pool down", "pool status", "secret set",
 	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session put", "session get",
 	"session pause", "session resume", "session extend", "session wait", "session fork", "session rm", "sign",
-	"debug dump", "web fetch", "fleet status", "fleet runs", "fleet drain", "fleet permissions"}
+	"debug dump", "web fetch", "serve key", "fleet status", "fleet runs", "fleet drain", "fleet permissions"}
 
 // A home with entries to list.
 func listedHome(t *testing.T) {

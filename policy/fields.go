@@ -114,6 +114,9 @@ var JailNames = []string{
 // ImageNames are the bundled images.
 var ImageNames = []string{"node", "python", "data", "shell", "go", "python@3.11", "data@3.11"}
 
+// TemplateImages are the images of the templates that the E2B API has by name. unitask builds them on first use.
+var TemplateImages = []string{"base", "code-interpreter-v1"}
+
 // WebImage is the image of web_fetch, which the key webFetch grants: images need not list it.
 const WebImage = "web"
 

@@ -34,7 +34,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	if err == nil && filepath.IsAbs(real) && real != "/" && !holds(real, user) && !holds(real, home) {
 		under = []string{real}
 	}
-	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames),
+	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Concat(ImageNames, TemplateImages),
 		"packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under,
 		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}, "webFetch": false}}
 }
