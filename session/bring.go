@@ -66,6 +66,8 @@ type bringing struct {
 	granted     policy.Effective
 	denials     []policy.Denial
 	done        func() // allows the session to be paused
+	// through, if set, returns what passes the files on to the machine.
+	through func(to hostfiles.Guest) (hostfiles.Guest, error)
 }
 
 func (b *bringing) close() {
@@ -173,7 +175,14 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 
 func (b *bringing) pack(ctx context.Context, to io.Writer) error {
 	w := hostfiles.NewArchive(to)
-	err := b.set.Put(ctx, w, hostfiles.All, func(hostfiles.Sent) {})
+	var in hostfiles.Guest = w
+	var err error
+	if b.through != nil {
+		in, err = b.through(w)
+	}
+	if err == nil {
+		err = b.set.Put(ctx, in, hostfiles.All, func(hostfiles.Sent) {})
+	}
 	for _, n := range b.inlineFiles {
 		if err == nil {
 			f := guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}

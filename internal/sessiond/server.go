@@ -365,7 +365,7 @@ func (h *Daemon) do(ctx context.Context, c *client, req Request) (Answer, error)
 	case req.Op == OpGet:
 		value, err := s.Get(ctx, req.Name)
 		return Answer{Value: value}, err
-	case req.Op == OpRead || req.Op == OpWrite || req.Op == OpPack || req.Op == OpUnpack || req.Op == OpCopy:
+	case slices.Contains([]string{OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpChanges}, req.Op):
 		return Answer{}, h.file(ctx, c, s, req)
 	}
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
@@ -417,6 +417,8 @@ func (h *Daemon) file(ctx context.Context, c *client, s *held, req Request) erro
 			return err
 		}
 		return s.Copy(ctx, req.Path, to.Session, req.ToPath)
+	case OpChanges:
+		return s.Changes(ctx, req.Paths, req.Texts, c.out(kindStdout))
 	case OpPack:
 		return s.Pack(ctx, req.Path, c.out(kindStdout))
 	case OpUnpack:
