@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -173,8 +174,12 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	return err
 }
 
+// packAtOnce is the size of the pieces in which a tar is sent: each takes a frame, and the machine's time.
+const packAtOnce = 64 << 10
+
 func (b *bringing) pack(ctx context.Context, to io.Writer) error {
-	w := hostfiles.NewArchive(to)
+	buffered := bufio.NewWriterSize(to, packAtOnce)
+	w := hostfiles.NewArchive(buffered)
 	var in hostfiles.Guest = w
 	var err error
 	if b.through != nil {
@@ -192,5 +197,5 @@ func (b *bringing) pack(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return w.Close()
+	return errors.Join(w.Close(), buffered.Flush())
 }

@@ -81,8 +81,9 @@ type Session struct {
 	jobs      jobs
 	ports     ports
 	askers    askers
-	clocks    stepClocks // of its running steps
-	artifacts outBox     // files of /out
+	clocks    stepClocks  // of its running steps
+	artifacts outBox      // files of /out
+	brought   broughtOnce // its project
 }
 
 // origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has set

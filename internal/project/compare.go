@@ -50,6 +50,7 @@ type Changes struct {
 	// Ignored is the number of new files that .gitignore files name, as the session got them.
 	Ignored int
 	Wanted  []string
+	Sizes   []int64 // of Wanted
 	// Again means that folders have moved: a listing of everything is needed.
 	Again bool
 
@@ -132,7 +133,7 @@ func (c *Changes) add(was *File, e Entry, moved bool) {
 			return
 		}
 		change.After = &State{Kind: IsFile, Exec: e.Exec, Size: e.Size}
-		c.Wanted = append(c.Wanted, e.Path)
+		c.Wanted, c.Sizes = append(c.Wanted, e.Path), append(c.Sizes, e.Size)
 	}
 	c.list = append(c.list, change)
 }
