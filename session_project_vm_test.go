@@ -81,7 +81,8 @@ func TestSessionProject(t *testing.T) {
 	}
 	same(s, "")
 	inShell(t, s, "test ! -e .git && test ! -e out && echo 4 >> src/a.txt && mkdir -p out new && mv old new/name && "+
-		"rm gone && chmod +x tool && echo n > out/more && seq 100 | while read n; do echo $n > new/$n; done; touch .gitignore")
+		"rm gone && chmod +x tool && echo n > out/more && "+
+		"seq 100 | while read n; do echo $n > new/$n; done; touch .gitignore")
 	const want = "deleted gone, renamed old new/name, modified src/a.txt, mode tool"
 	inShell(t, s, "mv new/name /tmp; rm -r new; mkdir new; mv /tmp/name new")
 	same(s, want)
@@ -135,7 +136,8 @@ func TestAttackSessionProject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused("a folder beyond the ceiling", unitask.Caller{Ceiling: ceiling}, session.ProjectRequest{Host: projectFolder(t)})
+	refused("a folder beyond the ceiling", unitask.Caller{Ceiling: ceiling},
+		session.ProjectRequest{Host: projectFolder(t)})
 	refused("a repository beyond the ceiling", unitask.Caller{Ceiling: ceiling},
 		session.ProjectRequest{Host: projectFolder(t), Branch: "unitask/x"})
 	for name, make := range map[string]func(git string) error{

@@ -190,7 +190,7 @@ func (a *app) showDiff(r *reviewed, stat, names, asJSON bool) error {
 		fmt.Fprintf(a.std.Stdout, "%-12s %s\n", lines, a.changedName(r.Changes[i]))
 	}
 	if stat {
-		fmt.Fprintf(a.std.Stdout, "%s, +%d -%d lines\n", count(len(shown), "file"), added, removed)
+		fmt.Fprintf(a.std.Stdout, "%s: +%d -%d\n", count(len(shown), "file"), added, removed)
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ func repository(t *testing.T, files map[string]string) string {
 
 func runGit(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+	own := []string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.com"}
+	cmd := exec.Command("git", append(own, args...)...)
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -107,7 +108,7 @@ func TestAttackClone(t *testing.T) {
 	to, err := clone(t, dir)
 	attack.Check(t, "project: a clone of a repository that names programs", "<nil>", fmt.Sprint(err))
 	_, ran := os.Stat(mark)
-	attack.Check(t, "project: what its configuration names", "not run", map[bool]string{true: "not run", false: "run"}[ran != nil])
+	attack.Check(t, "project: what its configuration names", "refused", outcome(ran))
 	var list []string
 	for name := range read(t, filepath.Join(to, GitFolder)) {
 		if !strings.HasPrefix(name, "objects/") {
