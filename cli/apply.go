@@ -277,7 +277,7 @@ func (a *app) applySet(cmd *cobra.Command, store *changes.Store, set *changes.Se
 func (a *app) noteLeft(left []export.Left, f applyFlags) {
 	for _, l := range left {
 		if !f.asJSON {
-			a.ui.note("left out: %s: %s", safe(l.Path), safe(l.Reason))
+			a.ui.alarm("left out: %s: %s", safe(l.Path), safe(l.Reason))
 		}
 	}
 }

@@ -41,6 +41,9 @@ func (a *app) applyProject(cmd *cobra.Command, store *changes.Store, session str
 	}
 	defer r.close()
 	p, err := r.Propose(r.brought, paths)
+	if errors.Is(err, project.ErrFolder) {
+		return usage(err)
+	}
 	if err != nil {
 		return err
 	}

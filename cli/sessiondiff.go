@@ -95,6 +95,10 @@ func (a *app) review(ctx context.Context, session string, paths []string, texts 
 	_, err = a.asked(ctx, sessiond.Request{Op: sessiond.OpChanges, Session: session, Paths: paths, Texts: texts},
 		sessiond.Streams{Stdout: to})
 	to.CloseWithError(err)
+	var told *sessiond.Error
+	if errors.As(err, &told) && told.Code == sessiond.CodeUsage {
+		err = usage(err)
+	}
 	if e := <-done; err == nil {
 		err = e
 	}

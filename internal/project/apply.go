@@ -27,6 +27,9 @@ type Proposal struct {
 	Merged    []string      // the same, with changes of both
 }
 
+// ErrFolder means that the project's folder is not there any more.
+var ErrFolder = errors.New("the project can't be changed")
+
 // proposing makes a Proposal.
 type proposing struct {
 	*Report
@@ -41,7 +44,7 @@ type proposing struct {
 func (r *Report) Propose(b *Brought, paths []string) (*Proposal, error) {
 	root, err := changes.OpenDir(r.Host)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
 	}
 	defer root.Close()
 	p := &proposing{Report: r, brought: b, root: root, paths: paths}

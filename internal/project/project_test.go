@@ -312,6 +312,8 @@ func TestPropose(t *testing.T) {
 	slices.Sort(names)
 	attack.Check(t, "project: what is not written unnamed", "[.envrc Makefile clash gone2 leak lost tool]",
 		fmt.Sprint(names))
+	_, _, err = store.Propose(dir, "session t", "", p.Files) // as another session would that looked at the same time
+	attack.Check(t, "project: two sessions that apply at once", "refused", outcome(err))
 	if _, err := store.Undo(set.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/internal/project"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -418,7 +419,11 @@ func (h *Daemon) file(ctx context.Context, c *client, s *held, req Request) erro
 		}
 		return s.Copy(ctx, req.Path, to.Session, req.ToPath)
 	case OpChanges:
-		return s.Changes(ctx, req.Paths, req.Texts, c.out(kindStdout))
+		err := s.Changes(ctx, req.Paths, req.Texts, c.out(kindStdout))
+		if errors.Is(err, project.ErrNone) {
+			err = &Error{Code: CodeUsage, Message: err.Error()}
+		}
+		return err
 	case OpPack:
 		return s.Pack(ctx, req.Path, c.out(kindStdout))
 	case OpUnpack:
