@@ -146,7 +146,8 @@ func (a *app) sessionNew() *cobra.Command {
 		Short: "Start a session, and print its id",
 		Long: `New starts a machine that stays, under the policy of a run, and prints the session's
 id. The machine has its files, folders, network and secrets from its beginning.`,
-		Example: `  unitask session new --name build --lang python --dir ./data
+		Example: `  unitask session new --name agent --image shell --project
+  unitask session new --name build --lang python --dir ./data
   unitask session run build --code 'x = 40'
   unitask session run build --code 'x + 2'
   unitask session rm build`,

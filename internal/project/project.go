@@ -196,7 +196,8 @@ func Inherit(parent, fork, session string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Link(b.texts, filepath.Join(fork, TextsFile)); err != nil {
+	err = os.Link(b.texts, filepath.Join(fork, TextsFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	b.Session = session
