@@ -43,7 +43,7 @@ var floors = [][]string{
 	},
 	{"guest/supervisor", "guest/web", "image", "internal/changes", "netstack", "vmm", "internal/audit/webhook"},
 	{"debug", "internal/hostfiles", "machine", "record"},
-	{"run", "internal/home/config"},
+	{"run", "internal/home/config", "internal/project"},
 	{"internal/egress", "internal/failure", "internal/web"},
 	{"internal/audit/runlog", "internal/spans"},
 	{"internal/approval", "internal/paused"},

@@ -27,27 +27,30 @@ import (
 
 // applyFlags are the flags of unitask apply.
 type applyFlags struct {
-	into                   string
-	yes, dry, undo, asJSON bool
+	into                           string
+	yes, dry, undo, asJSON, remove bool
 }
 
 func (a *app) applyCommand() *cobra.Command {
 	var f applyFlags
 	cmd := &cobra.Command{
-		Use:   "apply [RUN|SESSION:FOLDER|CHANGE [PATH...]]",
+		Use:   "apply [RUN|SESSION|SESSION:FOLDER|CHANGE [PATH...]]",
 		Short: "Change the host's files to what a run, a session or a model made",
 		Long: `Apply compares files with those of a folder, shows the diff, asks, and changes all
 files or none. A run's files are those that its code left in /out, a session's those of the
-FOLDER in its machine (below /work). CHANGE is the id of what a model proposed over MCP, or of
+FOLDER in its machine (below /work). SESSION alone brings back what a session changed in its project,
+into the project's folder, with deletions and renames. CHANGE is the id of what a model proposed over MCP, or of
 an earlier apply. Without an argument, apply lists these.
 
-Apply never follows a link, makes a file executable, or removes a file that only the folder
-has. Files that tools run because they are there
+Apply never follows a link and never makes a file executable. Except for a project or with --delete, it
+removes no file that only the folder has. If both sides changed a file of a project, apply merges them,
+or writes the session's text as FILE.conflict beside it, and exits with 1. Files that tools run because they are there
 (Makefile, .envrc) and executable files stay as they are, unless you name them as PATH. A file
 that changed after the diff stops the whole change.`,
 		Example: `  unitask apply last --into src
   unitask apply last --dry-run
   unitask apply build:src --into src
+  unitask apply build --dry-run
   unitask apply --undo change-20261128-101500000-k3x7qa`,
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			store := changes.Open(rt.Images().Home(), rt.Audit())
@@ -69,6 +72,12 @@ that changed after the diff stops the whole change.`,
 			if session, folder, ok := inSession(args[0]); ok {
 				return a.applySession(cmd, store, session, folder, args[1:], f)
 			}
+			if f.remove {
+				return usage(errors.New("--delete goes with SESSION:FOLDER"))
+			}
+			if hasProject(rt.Runs(), args[0]) {
+				return a.applyProject(cmd, store, args[0], args[1:], f)
+			}
 			return a.applyRun(cmd, rt, store, args, f)
 		}),
 	}
@@ -77,6 +86,7 @@ that changed after the diff stops the whole change.`,
 	fl.BoolVarP(&f.yes, "yes", "y", false, "change the files without a question")
 	fl.BoolVar(&f.dry, "dry-run", false, "print the diff, and change nothing")
 	fl.BoolVar(&f.undo, "undo", false, "give the files their earlier texts again")
+	fl.BoolVar(&f.remove, "delete", false, "with SESSION:FOLDER, remove the files that only the host's folder has")
 	fl.BoolVar(&f.asJSON, "json", false, "print one object, with the diff in it; it needs --yes, --dry-run or --undo")
 	return cmd
 }
@@ -164,6 +174,13 @@ func (a *app) applySession(cmd *cobra.Command, store *changes.Store, session, fo
 	})
 	if err != nil {
 		return err
+	}
+	if f.remove {
+		gone, err := onlyThere(f.into, copied, paths)
+		if err != nil {
+			return usage(err)
+		}
+		files = append(files, gone...)
 	}
 	for _, path := range paths {
 		if !slices.ContainsFunc(files, func(file changes.File) bool { return file.Path == path }) {
@@ -260,7 +277,7 @@ func (a *app) applySet(cmd *cobra.Command, store *changes.Store, set *changes.Se
 func (a *app) noteLeft(left []export.Left, f applyFlags) {
 	for _, l := range left {
 		if !f.asJSON {
-			a.ui.note("left out: %s: %s", safe(l.Path), safe(l.Reason))
+			a.ui.alarm("left out: %s: %s", safe(l.Path), safe(l.Reason))
 		}
 	}
 }

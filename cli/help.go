@@ -27,7 +27,7 @@ var flagGroups = []struct {
 	{"Machine", "image kernel kernel-retry memory cpus max-processes timeout life idle name arch accel cold " +
 		"fresh-process keep-on-crash with-secrets session gdb no-jail"},
 	{"Network", "allow-net allow-net-any ask allow-tcp allow-http max-connections max-upload max-download ca pcap"},
-	{"Files and packages", "file dir dir-max project with out out-replace max-artifacts"},
+	{"Files and packages", "file dir dir-max project mode with out out-replace max-artifacts"},
 	{"Policy and secrets", "policy secret require-jail require-hardware"},
 	{"Input and output", "json raw tty interactive output-bytes"},
 	{"Fleet", "fleet tenant priority worker-keys nats-creds nats-ca nats-cert nats-key nats-plain"},
@@ -42,7 +42,8 @@ var flagTypes = map[string]string{
 	"head": "FILE",
 	"home": "FOLDER", "host": "HOST", "http": "HOST:PORT", "image": "IMAGE", "into": "FOLDER", "issuer": "TEXT",
 	"jwks":   "URL",
-	"kernel": "KERNEL", "key": "TEXT", "kind": "KIND", "lang": "LANGUAGE", "metrics-token": "FILE", "name": "NAME",
+	"kernel": "KERNEL", "key": "TEXT", "kind": "KIND", "lang": "LANGUAGE", "metrics-token": "FILE",
+	"mode": "MODE", "name": "NAME",
 	"nanos": "VERSION", "nats": "URL", "nats-ca": "FILE", "nats-cert": "FILE", "nats-creds": "FILE", "nats-key": "FILE",
 	"node-arg": "ARG", "older-than": "AGE", "out": "FOLDER", "output": "FILE", "owner": "NAME", "pcap": "FILE",
 	"policy": "FILE", "pool": "MIN:MAX", "priority": "PRIORITY", "project": "FOLDER", "routes": "URL",

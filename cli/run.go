@@ -25,7 +25,7 @@ type runFlags struct {
 	exec                                 bool
 	env, nodeArgs                        []string
 	dirMax                               *size
-	project                              string
+	project, projectMode                 string
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
 	keep, withSecrets, check             bool

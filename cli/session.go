@@ -28,11 +28,11 @@ func (a *app) sessionCommand() *cobra.Command {
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
 	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionAttach(), a.sessionExec(), a.sessionCopy(),
-		a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
-		a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
+		a.sessionDiff(), a.sessionStatus(), a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionPause(),
+		a.sessionResume(), a.sessionExtend(), a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 	for _, verb := range cmd.Commands() {
 		switch verb.Name() {
-		case "wait", "forward", "serve": // these run on this host
+		case "wait", "forward", "serve", "diff", "status": // these run on this host
 		default:
 			a.sessionFleet.add(verb)
 		}
@@ -146,7 +146,8 @@ func (a *app) sessionNew() *cobra.Command {
 		Short: "Start a session, and print its id",
 		Long: `New starts a machine that stays, under the policy of a run, and prints the session's
 id. The machine has its files, folders, network and secrets from its beginning.`,
-		Example: `  unitask session new --name build --lang python --dir ./data
+		Example: `  unitask session new --name agent --image shell --project
+  unitask session new --name build --lang python --dir ./data
   unitask session run build --code 'x = 40'
   unitask session run build --code 'x + 2'
   unitask session rm build`,
@@ -160,12 +161,16 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 			if err := mountsHere(&req); err != nil { // the daemon has another working directory
 				return err
 			}
+			project, err := f.projectOf(a, cmd, name)
+			if err != nil {
+				return err
+			}
 			held, err := a.foundCeiling(f.policy)
 			if err != nil {
 				return err
 			}
 			asked := &sessiond.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life),
-				IdleMS: policy.Millis(idle)}
+				IdleMS: policy.Millis(idle), Project: project}
 			asked.Ceiling, asked.Held = held.Origin, held.Ceiling
 			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpNew, New: asked}, sessiond.Streams{})
 			if err != nil {
@@ -184,6 +189,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 		},
 	}
 	f.machineFlags(cmd, &life)
+	f.projectFlags(cmd)
 	fl := cmd.Flags()
 	fl.DurationVar(&idle, "idle", 0, "pause it when it has done nothing for so long (default 10m, or the ceiling's)")
 	fl.StringVar(&name, "name", "", "a name for it: lower-case letters, digits and dashes")

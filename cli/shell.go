@@ -35,6 +35,7 @@ gives one.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.shell(cmd, args, f, life, session) },
 	}
 	f.machineFlags(cmd, &life)
+	f.projectFlags(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&session, "session", "",
 		"the id or name of a session that lives (unitask session): the shell is one of its machine, which stays")
@@ -136,6 +137,10 @@ func (a *app) ownSession(ctx context.Context, cmd *cobra.Command, f runFlags, im
 	if err != nil {
 		return nil, nil, err
 	}
+	project, err := f.projectOf(a, cmd, "")
+	if err != nil {
+		return nil, nil, err
+	}
 	held, err := a.foundCeiling(f.policy)
 	if err != nil {
 		return nil, nil, err
@@ -146,7 +151,7 @@ func (a *app) ownSession(ctx context.Context, cmd *cobra.Command, f runFlags, im
 		return nil, nil, err
 	}
 	s, err = rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin},
-		unitask.SessionRequest{Request: req, Life: life})
+		unitask.SessionRequest{Request: req, Life: life, Project: project})
 	if err != nil {
 		rt.Close()
 		return nil, nil, asFlags(cmd, err)

@@ -62,6 +62,16 @@ func (u *ui) note(format string, args ...any) {
 	fmt.Fprintf(u.std.Stderr, "%sunitask: %s\n", u.plain(), visible(fmt.Sprintf(format, args...)))
 }
 
+// alarm prints a note in red, for a person who is about to decide.
+func (u *ui) alarm(format string, args ...any) {
+	u.clear()
+	red, end := "", ""
+	if u.tty && !noColors() {
+		red, end = "\x1b[31m", "\x1b[0m"
+	}
+	fmt.Fprintf(u.std.Stderr, "%sunitask: %s%s%s\n", u.plain(), red, visible(fmt.Sprintf(format, args...)), end)
+}
+
 // plain returns the sequence that ends colours, for a terminal that may show some.
 func (u *ui) plain() string {
 	if u.tty && (u.coloured || !noColors()) {

@@ -81,7 +81,8 @@ var tables = map[string][]string{
 // registry.
 var untabled = []string{"run", "runs rm", "image build", "image import", "image pull", "image rm",
 	"image vendor", "mcp config", "init", "policy init", "policy set", "pool up", "pool down", "pool status", "secret set",
-	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session put", "session get",
+	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session diff",
+	"session status", "session put", "session get",
 	"session pause", "session resume", "session extend", "session wait", "session fork", "session rm", "sign",
 	"debug dump", "web fetch", "serve key", "fleet status", "fleet runs", "fleet drain", "fleet permissions"}
 

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -66,6 +67,8 @@ type bringing struct {
 	granted     policy.Effective
 	denials     []policy.Denial
 	done        func() // allows the session to be paused
+	// through, if set, returns what passes the files on to the machine.
+	through func(to hostfiles.Guest) (hostfiles.Guest, error)
 }
 
 func (b *bringing) close() {
@@ -171,9 +174,20 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	return err
 }
 
+// packAtOnce is the size of the pieces in which a tar is sent: each takes a frame, and the machine's time.
+const packAtOnce = 64 << 10
+
 func (b *bringing) pack(ctx context.Context, to io.Writer) error {
-	w := hostfiles.NewArchive(to)
-	err := b.set.Put(ctx, w, hostfiles.All, func(hostfiles.Sent) {})
+	buffered := bufio.NewWriterSize(to, packAtOnce)
+	w := hostfiles.NewArchive(buffered)
+	var in hostfiles.Guest = w
+	var err error
+	if b.through != nil {
+		in, err = b.through(w)
+	}
+	if err == nil {
+		err = b.set.Put(ctx, in, hostfiles.All, func(hostfiles.Sent) {})
+	}
 	for _, n := range b.inlineFiles {
 		if err == nil {
 			f := guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}
@@ -183,5 +197,5 @@ func (b *bringing) pack(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return w.Close()
+	return errors.Join(w.Close(), buffered.Flush())
 }

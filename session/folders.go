@@ -126,7 +126,8 @@ func (s *Session) folderCommand(ctx context.Context, name string, e supervisor.E
 	ctx, cancel := s.clocks.start(ctx, folderTimeout)
 	defer cancel()
 	var said bytes.Buffer
-	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &bounded.Head{To: &said, Left: 1000}
+	e.Env, e.Dir = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, cmp.Or(e.Dir, "/")
+	e.Stderr = &bounded.Head{To: &said, Left: 1000}
 	cmd, err := s.client.Start(ctx, e)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/project"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -185,7 +186,11 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	if err := c.begin(ctx, catalog.Request{}, s.tell, func() { s.family.give(1) }); err != nil {
 		return nil, err
 	}
-	if err := c.renew(ctx, f.copies[at].running); err != nil {
+	err := c.renew(ctx, f.copies[at].running)
+	if err == nil {
+		err = project.Inherit(s.recordDir(), c.recordDir(), c.ID)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/engine"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/project"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -45,6 +46,7 @@ func (s *Session) serve(ctx context.Context, x *engine.Execution, conn *guest.Co
 	defer func() {
 		if !s.left {
 			_ = machine.RemovePause(folder)
+			project.Forget(x.Rec.Dir())
 		}
 	}()
 	s.exposed = x.Code.Exposed

@@ -40,6 +40,17 @@ type Request struct {
 	Root bool
 	// Events, if not nil, receives events of the machine and its network.
 	Events func(run.Event)
+	// Project is a folder of the host that the code may change in the machine (Linux). Changes returns what it changed.
+	Project ProjectRequest
+}
+
+// ProjectRequest requests a project. The zero value is none.
+type ProjectRequest struct {
+	Host  string `json:"host"`            // an absolute path
+	Guest string `json:"guest,omitempty"` // the folder's path in the machine; "" means /work
+	// Branch, if it is not "", requests a clone of the git repository in the folder, with its history, on a new branch of
+	// that name. Otherwise the folder comes as it is, without .git and what its .gitignore files name.
+	Branch string `json:"branch,omitempty"`
 }
 
 // MaxWaitingSteps bounds the steps of one session that wait for the running one.
@@ -76,6 +87,7 @@ type Session struct {
 	clocks    stepClocks    // of its running steps
 	watches   chan struct{} // one element per Watch
 	artifacts outBox        // files of /out
+	brought   broughtOnce   // its project
 }
 
 // origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has set
@@ -186,6 +198,13 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	}
 	if err == nil && s.Kernel == oneProcess {
 		err = s.interprets(ctx)
+	}
+	if err == nil {
+		err = s.bringProject(ctx, req.Project)
+	}
+	if errors.As(err, new(*policy.FieldError)) {
+		s.Close()
+		return nil, err
 	}
 	if err != nil {
 		s.Close()

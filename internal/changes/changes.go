@@ -88,6 +88,9 @@ type File struct {
 	Path  string                        // with slashes, below the folder
 	Named bool                          // somebody named it, so the rule for names does not apply
 	Open  func() (io.ReadCloser, error) // its new text; nil removes it
+	// Was, if not nil, is the digest that the file there must have, "" for none. Otherwise it changed after its new text
+	// was made, and Propose fails.
+	Was *string
 }
 
 // Store is the sets of a home. Any number of processes may use one.
@@ -119,7 +122,7 @@ func (s *Store) Propose(dir, from, by string, files []File) (*Set, []export.Left
 	if len(files) > maxCompared {
 		return nil, nil, fmt.Errorf("it has %d files, and %d are the most", len(files), maxCompared)
 	}
-	root, err := openDir(dir)
+	root, err := OpenDir(dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -188,7 +191,7 @@ func (s *Store) fill(set *Set, root *os.Root, files []File) (left []export.Left,
 // compare adds a change to the set if a file differs from the one that is there. reason explains why it can't be
 // changed; size is that of both texts, which have most bytes.
 func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason string, size int64, err error) {
-	old, st, err := openOld(root, f.Path)
+	old, st, err := OpenFile(root, f.Path)
 	if err != nil {
 		return err.Error(), 0, nil
 	}
@@ -218,6 +221,9 @@ func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason str
 		c.Before, was, err = s.store(set, func() (io.ReadCloser, error) {
 			return io.NopCloser(io.NewSectionReader(old, 0, maxFileBytes+1)), nil
 		})
+	}
+	if err == nil && f.Was != nil && *f.Was != c.Before {
+		err = fmt.Errorf("%s was changed meanwhile: try again", f.Path)
 	}
 	if err == nil && f.Open != nil {
 		c.After, size, err = s.store(set, f.Open)
@@ -263,7 +269,7 @@ func isSame(old *os.File, open func() (io.ReadCloser, error)) (bool, error) {
 	if n, err := io.Copy(sum, io.LimitReader(text, maxFileBytes+1)); n > maxFileBytes || err != nil {
 		return false, err
 	}
-	digest, err := digestOf(old)
+	digest, err := DigestOf(old)
 	return digest == digestPrefix+hex.EncodeToString(sum.Sum(nil)), err
 }
 

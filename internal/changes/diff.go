@@ -47,24 +47,32 @@ func (s *Store) Diff(w io.Writer, set *Set) (unshown int, err error) {
 		switch {
 		case !shown || !both || full:
 			unshown++
-			text = fmt.Sprintf("--- %s\n+++ %s\nNot shown. Before: %s. After: %s.\n", visible(from), visible(to),
+			text = fmt.Sprintf("--- %s\n+++ %s\nNot shown. Before: %s. After: %s.\n", Visible(from), Visible(to),
 				s.size(set, c.Before), s.size(set, c.After))
 		case before == after: // one is empty, and the other missing
-			text = fmt.Sprintf("--- %s\n+++ %s\nThe file is empty.\n", visible(from), visible(to))
+			text = fmt.Sprintf("--- %s\n+++ %s\nThe file is empty.\n", Visible(from), Visible(to))
 		default:
 			total += len(before) + len(after)
-			text = udiff.Unified(visible(from), visible(to), before, after)
+			text = Unified(from, to, before, after)
 		}
-		for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-			if n >= 2 { // after the two names
-				line = visible(line)
-			}
-			if _, err := io.WriteString(w, line+"\n"); err != nil {
-				return 0, err
-			}
+		if _, err := io.WriteString(w, text); err != nil {
+			return 0, err
 		}
 	}
 	return unshown, nil
+}
+
+// Unified returns the unified diff of two texts with their names. What can't be seen is escaped, as in Diff.
+func Unified(from, to, before, after string) string {
+	var out strings.Builder
+	text := udiff.Unified(Visible(from), Visible(to), before, after)
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if n >= 2 { // after the two names
+			line = Visible(line)
+		}
+		out.WriteString(line + "\n")
+	}
+	return out.String()
 }
 
 // shown returns a stored text; ok is false if it can't be shown as lines.
@@ -91,8 +99,8 @@ func (s *Store) size(set *Set, digest string) string {
 	return fmt.Sprintf("%d bytes, %s", st.Size(), digest)
 }
 
-// visible escapes the characters of a line that can't be seen, or look like a blank. A tab stays.
-func visible(line string) string {
+// Visible escapes the characters of a line that can't be seen, or look like a blank. A tab stays.
+func Visible(line string) string {
 	if !strings.ContainsFunc(line, odd) {
 		return line
 	}

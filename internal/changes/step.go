@@ -105,7 +105,7 @@ func (s *step) change() error {
 	if err != nil {
 		return err
 	}
-	if digest, err := digestOf(s.old); err != nil || !os.SameFile(now, s.st) || digest != s.from {
+	if digest, err := DigestOf(s.old); err != nil || !os.SameFile(now, s.st) || digest != s.from {
 		return errors.New("it was changed meanwhile")
 	}
 	return nil

@@ -41,15 +41,15 @@ type writer struct {
 }
 
 func newWriter(dir string) (*writer, error) {
-	root, err := openDir(dir)
+	root, err := OpenDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	return &writer{root: root, dirs: map[string]*os.Root{".": root}}, nil
 }
 
-// openDir opens a folder whose path has no links.
-func openDir(dir string) (*os.Root, error) {
+// OpenDir opens a folder whose path has no links.
+func OpenDir(dir string) (*os.Root, error) {
 	if real, err := realpath.Of(dir); err != nil || real != dir {
 		return nil, fmt.Errorf("the folder %s is gone, or leads elsewhere now", dir)
 	}
@@ -106,8 +106,8 @@ func (w *writer) look(id string, edits []edit, resumed, leave bool) error {
 
 // lookAt returns the step of an edit; nil if the file has the text already. why says why the file can't be changed.
 func (w *writer) lookAt(e edit, resumed bool) (s *step, why string, err error) {
-	old, st, err := openOld(w.root, e.path)
-	if errors.Is(err, errKind) {
+	old, st, err := OpenFile(w.root, e.path)
+	if errors.Is(err, ErrKind) {
 		return nil, err.Error(), nil
 	}
 	if err != nil {
@@ -117,7 +117,7 @@ func (w *writer) lookAt(e edit, resumed bool) (s *step, why string, err error) {
 	digest := ""
 	if old != nil {
 		_ = syscall.Flock(int(old.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) // so that no copy removes it as remains
-		if digest, err = digestOf(old); err != nil {
+		if digest, err = DigestOf(old); err != nil {
 			old.Close()
 			return nil, "", err
 		}
@@ -157,11 +157,11 @@ func (w *writer) moveBack(e edit) bool {
 		if !strings.HasPrefix(d.Name(), export.PartialName) {
 			continue
 		}
-		f, _, err := openOld(dir, d.Name())
+		f, _, err := OpenFile(dir, d.Name())
 		if err != nil || f == nil {
 			continue
 		}
-		digest, err := digestOf(f)
+		digest, err := DigestOf(f)
 		f.Close()
 		if err == nil && digest == e.before {
 			return atomicfile.Place(dir, d.Name(), path.Base(e.path)) == nil
@@ -274,11 +274,11 @@ func (w *writer) stage(s *step) (err error) {
 	return nil
 }
 
-// errKind means that a path leads to something else than a file.
-var errKind = errors.New("what is there can't be changed")
+// ErrKind means that a path leads to something else than a file.
+var ErrKind = errors.New("what is there can't be changed")
 
-// openOld opens the file of a path; nil if there is none. The error says why the path can't be changed.
-func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+// OpenFile opens the file of a path; nil if there is none. The error says why the path can't be changed.
+func OpenFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	dir := root
 	for part := range strings.SplitSeq(path.Dir(name), "/") {
 		if part == "." {
@@ -292,7 +292,7 @@ func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 			return nil, nil, nil
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", errKind, err)
+			return nil, nil, fmt.Errorf("%w: %w", ErrKind, err)
 		}
 		dir = sub
 	}
@@ -307,7 +307,7 @@ func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	case err != nil:
 		return nil, nil, err
 	case !there.Mode().IsRegular():
-		return nil, nil, fmt.Errorf("%w: it is not a regular file", errKind)
+		return nil, nil, fmt.Errorf("%w: it is not a regular file", ErrKind)
 	}
 	f, err := dir.OpenFile(base, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -324,8 +324,8 @@ func openOld(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// digestOf hashes a file from its beginning, which may be one byte longer than a set's files.
-func digestOf(f *os.File) (string, error) {
+// DigestOf hashes a file from its beginning, which may be one byte longer than a set's files.
+func DigestOf(f *os.File) (string, error) {
 	sum := sha256.New()
 	_, err := io.Copy(sum, io.NewSectionReader(f, 0, maxFileBytes+1))
 	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), err
@@ -333,7 +333,7 @@ func digestOf(f *os.File) (string, error) {
 
 // removeEmpty removes folders that are empty, inner ones first.
 func removeEmpty(dir string, folders []string) error {
-	root, err := openDir(dir)
+	root, err := OpenDir(dir)
 	if err != nil {
 		return err
 	}

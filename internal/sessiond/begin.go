@@ -38,7 +38,8 @@ func (h *Daemon) begin(ctx context.Context, req *New) (Answer, error) {
 	run := req.Request
 	run.Secrets = req.Secrets
 	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, Origin: req.Ceiling},
-		unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
+		unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS),
+			Project: req.Project})
 	if err != nil {
 		h.give(req.Name)
 		return Answer{}, err

@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/internal/project"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -365,7 +366,7 @@ func (h *Daemon) do(ctx context.Context, c *client, req Request) (Answer, error)
 	case req.Op == OpGet:
 		value, err := s.Get(ctx, req.Name)
 		return Answer{Value: value}, err
-	case req.Op == OpRead || req.Op == OpWrite || req.Op == OpPack || req.Op == OpUnpack || req.Op == OpCopy:
+	case slices.Contains([]string{OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpChanges}, req.Op):
 		return Answer{}, h.file(ctx, c, s, req)
 	}
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
@@ -417,6 +418,12 @@ func (h *Daemon) file(ctx context.Context, c *client, s *held, req Request) erro
 			return err
 		}
 		return s.Copy(ctx, req.Path, to.Session, req.ToPath)
+	case OpChanges:
+		err := s.Changes(ctx, req.Paths, req.Texts, c.out(kindStdout))
+		if errors.Is(err, project.ErrNone) {
+			err = &Error{Code: CodeUsage, Message: err.Error()}
+		}
+		return err
 	case OpPack:
 		return s.Pack(ctx, req.Path, c.out(kindStdout))
 	case OpUnpack:

@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/session"
 )
 
 // Kinds of frames.
@@ -131,6 +132,8 @@ type Request struct {
 	Path    string        `json:"path,omitempty"` // of read, write, pack and unpack
 	Mode    uint32        `json:"mode,omitempty"`
 	Ports   []Port        `json:"ports,omitempty"`  // of forward
+	Paths   []string      `json:"paths,omitempty"`  // of changes: only what is at or below these
+	Texts   bool          `json:"texts,omitempty"`  // of changes: with the new texts
 	Count   int           `json:"count,omitempty"`  // of fork
 	LifeMS  policy.Millis `json:"lifeMs,omitempty"` // of extend: from now on
 	Run     string        `json:"run,omitempty"`    // of wait and stop, which name no session
@@ -172,6 +175,8 @@ const (
 	OpPut = "put" // a value by name
 	OpGet = "get"
 
+	OpChanges = "changes" // what the session changed in its project: a project.Report
+
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
 
@@ -184,6 +189,8 @@ type New struct {
 	Secrets map[string]string `json:"secrets,omitempty"` // the values, which a Request's JSON lacks
 	LifeMS  policy.Millis     `json:"lifeMs,omitempty"`
 	IdleMS  policy.Millis     `json:"idleMs,omitempty"`
+
+	Project session.ProjectRequest `json:"project,omitzero"`
 }
 
 // Step is code to run.
