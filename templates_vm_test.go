@@ -15,7 +15,12 @@ func TestTemplateImages(t *testing.T) {
 	rt := sessionRuntime(t)
 	for _, name := range []string{"base", "code-interpreter-v1"} {
 		t.Run(name, func(t *testing.T) {
-			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: name}, Root: true})
+			// Not by openSession: the image is built first.
+			s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: name}, Root: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
 			for line, want := range map[string]string{
 				"whoami; id -u; echo $HOME; stat -c '%U %A' /home/user":                        "user\n1000\n/home/user\nuser drwxr-xr-x\n",
 				"cd; git init -q r; cd r; curl -V >f; git status -s":                           "?? f\n",
