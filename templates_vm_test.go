@@ -16,7 +16,8 @@ func TestTemplateImages(t *testing.T) {
 	for _, name := range []string{"base", "code-interpreter-v1"} {
 		t.Run(name, func(t *testing.T) {
 			// Not by openSession: the image is built first.
-			s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: name}, Root: true})
+			req := unitask.SessionRequest{Request: unitask.Request{Image: name}, Root: true}
+			s, err := rt.NewSession(t.Context(), req)
 			if err != nil {
 				t.Fatal(err)
 			}
