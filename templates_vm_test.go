@@ -23,13 +23,13 @@ func TestTemplateImages(t *testing.T) {
 			}
 			defer s.Close()
 			for line, want := range map[string]string{
-				"whoami; echo $HOME; stat -c '%U %A' ~":                                        "user\n/home/user\nuser drwxr-xr-x\n",
-				"cd; git init -q r; cd r; curl -V >f; git status -s":                           "?? f\n",
-				"python3 -c 'print(6*7)'; python -c 'print(1)'":                                "42\n1\n",
-				"pip --version >/dev/null && python3 -m venv --without-pip /tmp/v && echo pip": "pip\n",
-				"node -e 'console.log(6*7)'; npm --version | wc -l":                            "42\n1\n",
-				"sudo id -u; sudo -u user whoami; sudo npm --version | wc -l":                  "0\nuser\n1\n",
-				"ps -o comm= -p $$; free -m | wc -l":                                           "bash\n3\n",
+				"whoami; echo $HOME; stat -c '%U %A' ~":                       "user\n/home/user\nuser drwxr-xr-x\n",
+				"cd; git init -q r; cd r; curl -V >f; git status -s":          "?? f\n",
+				"python3 -c 'print(6*7)'; python -c 'print(1)'":               "42\n1\n",
+				"pip -V >x; python3 -m venv --without-pip v && echo v":        "v\n",
+				"node -e 'console.log(6*7)'; npm --version | wc -l":           "42\n1\n",
+				"sudo id -u; sudo -u user whoami; sudo npm --version | wc -l": "0\nuser\n1\n",
+				"ps -o comm= -p $$; free -m | wc -l":                          "bash\n3\n",
 			} {
 				res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"bash", "-c", line}})
 				if err != nil || string(res.Stdout) != want {
