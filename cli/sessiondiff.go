@@ -66,7 +66,7 @@ func (f *runFlags) projectOf(a *app, cmd *cobra.Command, name string) (p session
 // reviewed is what a session changed in its project.
 type reviewed struct {
 	*project.Report
-	brought *project.Brought
+	brought *project.Manifest
 	texts   *os.File
 }
 

@@ -31,7 +31,8 @@ func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, 
 
 // Exec runs a command with a time limit, and without standard input and terminal.
 func (s *Session) Exec(ctx context.Context, c unitask.Command) (*unitask.Result, error) {
-	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless || c.User != "" || c.Started != nil {
+	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless || c.User != "" ||
+		c.Started != nil {
 		return nil, policy.Bad(
 			"command",
 			"with standard input, a terminal, questions, a user or no time limit",

@@ -194,10 +194,10 @@ func (s *Session) Changes(ctx context.Context, paths []string, texts bool, w io.
 // broughtOnce is what a session got, read once.
 type broughtOnce struct {
 	mu   sync.Mutex
-	what *project.Brought
+	what *project.Manifest
 }
 
-func (o *broughtOnce) open(dir string) (_ *project.Brought, err error) {
+func (o *broughtOnce) open(dir string) (_ *project.Manifest, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.what == nil {
@@ -206,7 +206,7 @@ func (o *broughtOnce) open(dir string) (_ *project.Brought, err error) {
 	return o.what, err
 }
 
-func (s *Session) changes(ctx context.Context, b *project.Brought, paths []string, texts bool, w io.Writer) error {
+func (s *Session) changes(ctx context.Context, b *project.Manifest, paths []string, texts bool, w io.Writer) error {
 	found, err := s.compareProject(ctx, b)
 	if err != nil {
 		return err
@@ -253,7 +253,7 @@ const (
 )
 
 // digests returns the digests of the files that may have changed, and the contents of a few.
-func (s *Session) digests(ctx context.Context, b *project.Brought, of *project.Changes,
+func (s *Session) digests(ctx context.Context, b *project.Manifest, of *project.Changes,
 ) (map[string]project.Digest, map[string][]byte, error) {
 	total := int64(0)
 	for _, size := range of.Sizes {
@@ -284,7 +284,7 @@ func (s *Session) digests(ctx context.Context, b *project.Brought, of *project.C
 }
 
 // compareProject lists the project, a second time with everything if folders have moved or the clock was set back.
-func (s *Session) compareProject(ctx context.Context, b *project.Brought) (*project.Changes, error) {
+func (s *Session) compareProject(ctx context.Context, b *project.Manifest) (*project.Changes, error) {
 	list, err := s.listProject(ctx, b.Guest, b.Mark)
 	if err != nil {
 		return nil, err
@@ -303,7 +303,7 @@ func (s *Session) compareProject(ctx context.Context, b *project.Brought) (*proj
 }
 
 // eachFile runs a command of the machine on files of the project.
-func (s *Session) eachFile(ctx context.Context, b *project.Brought, names []string, out io.Writer,
+func (s *Session) eachFile(ctx context.Context, b *project.Manifest, names []string, out io.Writer,
 	command ...string) error {
 	if len(names) == 0 {
 		return nil

@@ -34,14 +34,14 @@ var ErrFolder = errors.New("the project can't be changed")
 type proposing struct {
 	*Report
 	Proposal
-	brought *Brought
+	brought *Manifest
 	root    *os.Root
 	paths   []string
 }
 
 // Propose proposes the changes for the project's folder, with the changes that the folder's user made since the session
 // got it. paths are the paths that the user named.
-func (r *Report) Propose(b *Brought, paths []string) (*Proposal, error) {
+func (r *Report) Propose(b *Manifest, paths []string) (*Proposal, error) {
 	root, err := changes.OpenDir(r.Host)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFolder, err)

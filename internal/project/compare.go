@@ -54,7 +54,7 @@ type Changes struct {
 	// Again means that folders have moved: a listing of everything is needed.
 	Again bool
 
-	brought *Brought
+	brought *Manifest
 	list    []Change // without digests
 }
 
@@ -66,7 +66,7 @@ func before(f *File) *State {
 }
 
 // Compare compares a listing with what the session got.
-func (b *Brought) Compare(l *Listing) (*Changes, error) {
+func (b *Manifest) Compare(l *Listing) (*Changes, error) {
 	c := &Changes{brought: b}
 	rules, moved, there := b.ignoring(), map[string]bool{}, make(map[string]bool, len(l.Entries))
 	back := !after(l.seconds(), b.Mark) // the machine's clock was set back, so times say nothing
@@ -203,7 +203,7 @@ type rules struct {
 const maxMatches = 30_000_000
 
 // ignoring reads the patterns as the session got them: it can't hide files by others.
-func (b *Brought) ignoring() *rules {
+func (b *Manifest) ignoring() *rules {
 	var list []gitignore.Pattern
 	for _, name := range []string{".gitignore", hostfiles.IgnoreFile} { // the last match applies
 		for i := range b.Files {

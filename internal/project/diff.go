@@ -49,7 +49,7 @@ type Shown struct {
 
 // Show returns each change as a part of a unified diff, in the form of git's. Code may have chosen texts and names, so
 // what can't be seen is escaped (changes.Unified).
-func (r *Report) Show(b *Brought) (list []Shown, err error) {
+func (r *Report) Show(b *Manifest) (list []Shown, err error) {
 	total := 0
 	for i := range r.Changes {
 		one, err := r.show(i, b, &total)
@@ -61,7 +61,7 @@ func (r *Report) Show(b *Brought) (list []Shown, err error) {
 	return list, nil
 }
 
-func (r *Report) show(i int, b *Brought, total *int) (Shown, error) {
+func (r *Report) show(i int, b *Manifest, total *int) (Shown, error) {
 	c := r.Changes[i]
 	from, to := "a/"+c.Path, "b/"+c.Path
 	if c.From != "" {
@@ -114,7 +114,7 @@ func (r *Report) show(i int, b *Brought, total *int) (Shown, error) {
 
 // Texts returns the texts of a change before and after; ok is false if they can't be shown as lines. A link's text is
 // its target.
-func (r *Report) Texts(i int, b *Brought) (before, after string, ok bool, err error) {
+func (r *Report) Texts(i int, b *Manifest) (before, after string, ok bool, err error) {
 	c := r.Changes[i]
 	ok = true
 	if old := c.Before; old != nil && old.Kind == IsLink {

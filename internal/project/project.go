@@ -1,6 +1,6 @@
 // Package project remembers which folder of the host a session got, and finds what the session changed in it.
 //
-// Recorder keeps digests of what is sent into a machine, and the texts that a diff or a merge needs. Brought compares
+// Recorder keeps digests of what is sent into a machine, and the texts that a diff or a merge needs. Manifest compares
 // them with a listing from the machine, which untrusted code may have made. Every name, count and size in it is
 // checked: a wrong one can hide a change, but name no file outside the folder. The package writes only to the session's
 // record. Package session calls it in the machine's process, package cli where changes are reviewed.
@@ -46,8 +46,8 @@ const GitFolder = ".git"
 // ErrNone means that a session has no project.
 var ErrNone = errors.New("the session has no project: unitask session new --project brings one")
 
-// Brought is what a session got.
-type Brought struct {
+// Manifest is what a session got.
+type Manifest struct {
 	Session string            `json:"session"`
 	Host    string            `json:"host"`  // the folder, absolute
 	Guest   string            `json:"guest"` // its path in the machine
@@ -78,7 +78,7 @@ type Recorder struct {
 	to    hostfiles.Guest
 	texts *os.File
 	at    int64
-	made  Brought
+	made  Manifest
 }
 
 // Record returns a Recorder of a folder, which appears at a path in the machine. dir is the session's record.
@@ -87,7 +87,7 @@ func Record(to hostfiles.Guest, dir, host, guest string) (*Recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Recorder{to: to, texts: texts, made: Brought{Host: host, Guest: guest, Folders: map[string]uint64{}}}, nil
+	return &Recorder{to: to, texts: texts, made: Manifest{Host: host, Guest: guest, Folders: map[string]uint64{}}}, nil
 }
 
 // Put implements hostfiles.Guest.
@@ -156,7 +156,7 @@ func (r *Recorder) Save(dir, session, branch string, list *Listing) error {
 	return b.save(dir)
 }
 
-func (b *Brought) save(dir string) error {
+func (b *Manifest) save(dir string) error {
 	return atomicfile.Fill(filepath.Join(dir, indexFile), 0o600, func(f *os.File) error {
 		w, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
 		if err != nil {
@@ -167,7 +167,7 @@ func (b *Brought) save(dir string) error {
 }
 
 // Open reads what a session got from its record. The error is ErrNone if it got nothing.
-func Open(dir string) (*Brought, error) {
+func Open(dir string) (*Manifest, error) {
 	f, err := os.Open(filepath.Join(dir, indexFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNone
@@ -180,7 +180,7 @@ func Open(dir string) (*Brought, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Brought{texts: filepath.Join(dir, TextsFile)}
+	b := &Manifest{texts: filepath.Join(dir, TextsFile)}
 	if err := json.NewDecoder(io.LimitReader(r, maxIndex)).Decode(b); err != nil {
 		return nil, fmt.Errorf("read what the session got: %w", err)
 	}
@@ -208,7 +208,7 @@ func Inherit(parent, fork, session string) error {
 func Forget(dir string) { _ = os.Remove(filepath.Join(dir, TextsFile)) }
 
 // File returns what the session got at a path, nil for nothing.
-func (b *Brought) File(path string) *File {
+func (b *Manifest) File(path string) *File {
 	at, found := slices.BinarySearchFunc(b.Files, path, func(f File, p string) int { return strings.Compare(f.Path, p) })
 	if !found {
 		return nil
@@ -217,7 +217,7 @@ func (b *Brought) File(path string) *File {
 }
 
 // Text returns the text of a file as the session got it; ok is false if it is not kept.
-func (b *Brought) Text(f *File) (text []byte, ok bool, err error) {
+func (b *Manifest) Text(f *File) (text []byte, ok bool, err error) {
 	if f.Kept == 0 {
 		return nil, f.Size == 0 && f.Link == "", nil
 	}

@@ -32,7 +32,7 @@ func (discard) Put(_ guest.File, content io.Reader) error {
 }
 
 // brought returns what a session got: files of the host's folder, by path. A text "-> X" is a link.
-func brought(t *testing.T, host string, files map[string]string) *Brought {
+func brought(t *testing.T, host string, files map[string]string) *Manifest {
 	t.Helper()
 	dir := t.TempDir()
 	r, err := Record(discard{}, dir, host, "/work")
@@ -81,7 +81,7 @@ func listing(lines ...string) []byte {
 }
 
 // compared returns the report of a listing in which new files have these texts.
-func compared(t *testing.T, b *Brought, texts map[string]string, lines ...string) *Report {
+func compared(t *testing.T, b *Manifest, texts map[string]string, lines ...string) *Report {
 	t.Helper()
 	l, err := ParseListing(listing(lines...))
 	if err != nil {
