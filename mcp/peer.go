@@ -82,18 +82,33 @@ func peers(anyone bool, next http.Handler) http.Handler {
 	})
 }
 
-// identified returns a handler of requests whose caller is known by other means than a bearer token.
+// identified returns a handler of requests whose caller is known by other means than a bearer token. The SDK wants one
+// nevertheless; next gets the request's own Authorization header.
 func identified(next http.Handler) func(w http.ResponseWriter, r *http.Request, caller string) {
-	type nameKey struct{}
+	type known struct {
+		caller string
+		header []string
+	}
+	type key struct{}
+	of := func(ctx context.Context) known {
+		is, _ := ctx.Value(key{}).(known)
+		return is
+	}
 	named := auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
-		name, ok := ctx.Value(nameKey{}).(string)
-		if !ok {
+		if of(ctx).caller == "" {
 			return nil, auth.ErrInvalidToken
 		}
-		return &auth.TokenInfo{UserID: name}, nil
-	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
+		return &auth.TokenInfo{UserID: of(ctx).caller}, nil
+	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Del("Authorization"); of(r.Context()).header != nil {
+				r.Header["Authorization"] = of(r.Context()).header
+			}
+			next.ServeHTTP(w, r)
+		}))
 	return func(w http.ResponseWriter, r *http.Request, caller string) {
-		r = r.Clone(context.WithValue(r.Context(), nameKey{}, caller))
+		is := known{caller, r.Header.Values("Authorization")}
+		r = r.Clone(context.WithValue(r.Context(), key{}, is))
 		r.Header.Set("Authorization", "Bearer peer")
 		named.ServeHTTP(w, r)
 	}

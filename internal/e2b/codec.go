@@ -94,9 +94,13 @@ func appendField(to []byte, n protowire.Number, v reflect.Value) ([]byte, error)
 		}
 		return to, nil
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() != reflect.Uint8:
+		add := appendScalar
+		if v.Type().Elem().Kind() == reflect.Struct {
+			add = appendStruct
+		}
 		for i := range v.Len() {
 			var err error
-			if to, err = appendField(to, n, v.Index(i)); err != nil {
+			if to, err = add(to, n, v.Index(i)); err != nil {
 				return nil, err
 			}
 		}
@@ -192,14 +196,16 @@ func setNumber(into reflect.Value, data []byte) error {
 	if used < 0 {
 		return protowire.ParseError(used)
 	}
-	switch into.Kind() {
-	case reflect.Bool:
+	switch {
+	case into.Kind() == reflect.Bool:
 		into.SetBool(protowire.DecodeBool(n))
-	case reflect.Uint32:
+	case into.Kind() == reflect.Uint32:
 		into.SetUint(uint64(uint32(n)))
-	case reflect.Int64:
+	case into.Kind() == reflect.Int64:
 		into.SetInt(int64(n))
-	case reflect.String: // an enumeration, which the JSON form names
+	case into.Kind() == reflect.Int32:
+		into.SetInt(int64(int32(protowire.DecodeZigZag(n))))
+	case into.Type() == reflect.TypeFor[enum]():
 		into.SetString(strconv.FormatUint(n, 10))
 	default:
 		return fmt.Errorf("is a number where there must be none")

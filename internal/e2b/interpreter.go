@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -311,15 +313,21 @@ func (box *sandbox) runStep(ctx context.Context, of *codeContext, in execution, 
 	out.message(map[string]any{"type": "number_of_executions", "execution_count": of.count})
 	stdout, stderr := &printed{to: out, kind: "stdout"}, &printed{to: out, kind: "stderr"}
 	if of.count == 1 {
-		first := "cd '" + of.Cwd + "'"
+		first := "cd " + shellQuoted(of.Cwd)
 		if of.Language != "bash" {
-			first = fmt.Sprintf("process.chdir(%q); undefined", of.Cwd)
+			first = fmt.Sprintf("process.chdir(%q)", of.Cwd)
 		}
-		if _, err := box.session.Run(ctx, unitask.Step{Code: first, Language: stepLanguage[of.Language]}); err != nil {
+		if err := box.quietly(ctx, of, first+"\n"+assignments(of.Language, box.envs, nil)); err != nil {
 			return err
 		}
 	}
-	res, err := box.session.Run(ctx, unitask.Step{Code: withEnv(of.Language, in), Language: stepLanguage[of.Language],
+	if len(in.Env) > 0 {
+		if err := box.quietly(ctx, of, assignments(of.Language, in.Env, nil)); err != nil {
+			return err
+		}
+		defer func() { _ = box.quietly(ctx, of, assignments(of.Language, in.Env, box.restored(in.Env))) }()
+	}
+	res, err := box.session.Run(ctx, unitask.Step{Code: in.Code, Language: stepLanguage[of.Language],
 		Stdout: stdout, Stderr: stderr, ResultBytes: 1})
 	if err != nil {
 		return err
@@ -335,20 +343,50 @@ func (box *sandbox) runStep(ctx context.Context, of *codeContext, in execution, 
 	return nil
 }
 
-// withEnv returns code that has variables first.
-func withEnv(language string, in execution) string {
-	var first strings.Builder
-	for name, value := range in.Env {
-		if language == "bash" {
-			fmt.Fprintf(&first, "export %s=%s; ", name, "'"+strings.ReplaceAll(value, "'", `'\''`)+"'")
-			continue
+// quietly runs code of this server's in an interpreter.
+func (box *sandbox) quietly(ctx context.Context, of *codeContext, code string) error {
+	_, err := box.session.Run(ctx, unitask.Step{Code: code, Language: stepLanguage[of.Language], ResultBytes: 1})
+	return err
+}
+
+// restored returns the values that variables have between executions.
+func (box *sandbox) restored(env map[string]string) map[string]string {
+	values := map[string]string{}
+	for name := range env {
+		if value, ok := box.envs[name]; ok {
+			values[name] = value
 		}
+	}
+	return values
+}
+
+// assignments returns code that sets variables: to the values of a second map, if it is not nil. A variable that it
+// lacks is removed.
+func assignments(language string, env, values map[string]string) string {
+	if values == nil {
+		values = env
+	}
+	var code strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		value, set := values[name]
 		quotedName, _ := json.Marshal(name)
 		quoted, _ := json.Marshal(value)
-		fmt.Fprintf(&first, "process.env[%s]=%s; ", quotedName, quoted)
+		switch {
+		case language == "bash" && set:
+			fmt.Fprintf(&code, "export %s\n", shellQuoted(name+"="+value))
+		case language == "bash":
+			fmt.Fprintf(&code, "unset %s\n", shellQuoted(name))
+		case set:
+			fmt.Fprintf(&code, "process.env[%s] = %s\n", quotedName, quoted)
+		default:
+			fmt.Fprintf(&code, "delete process.env[%s]\n", quotedName)
+		}
 	}
-	return first.String() + in.Code
+	return code.String()
 }
+
+// shellQuoted returns a text as one word of a shell.
+func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // unquoted returns a text value without its quotes.
 func unquoted(text string) string {

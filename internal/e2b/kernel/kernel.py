@@ -6,6 +6,8 @@ code itself prints, also by its child processes, goes through pipes.
 """
 
 import codecs
+import importlib.abc
+import importlib.util
 import json
 import os
 import signal
@@ -97,6 +99,44 @@ def frame_of(value):
     return {str(name): [plain(v) for v in column] for name, column in value.to_dict(orient="list").items()}
 
 
+def chart_of(value):
+    """Returns what a figure shows as data; None for any other value, and without the package for it."""
+    figure = sys.modules.get("matplotlib.figure")
+    if figure is None or not isinstance(value, figure.Figure):
+        return None
+    try:
+        from e2b_charts import chart_figure_to_dict
+        return chart_figure_to_dict(value)
+    except Exception:
+        return {}
+
+
+class PicturesShown(importlib.abc.MetaPathFinder):
+    """Shows a picture that Pillow saves under a name, as E2B does. It waits for the code to import Pillow."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "PIL.Image":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            save = module.Image.save
+
+            def shown(image, to, format=None, **options):
+                if isinstance(to, str):
+                    from IPython.display import display
+                    display(image)
+                save(image, to, format, **options)
+
+            module.Image.save = shown
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
 def new_shell(host):
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     from IPython.core.displayhook import DisplayHook
@@ -123,14 +163,22 @@ def new_shell(host):
         def finish_displayhook(self):
             pass
 
-    class Tables(BaseFormatter):
-        format_type = Unicode("e2b/data")
-        print_method = ObjectName("_repr_e2b_data_")
+    class Data(BaseFormatter):
         _return_type = (dict, str)
 
         def __call__(self, value):
-            table = frame_of(value)
-            return super().__call__(value) if table is None else table
+            found = self.read(value)
+            return super().__call__(value) if found is None else found
+
+    class Tables(Data):
+        format_type = Unicode("e2b/data")
+        print_method = ObjectName("_repr_e2b_data_")
+        read = staticmethod(frame_of)
+
+    class Charts(Data):
+        format_type = Unicode("e2b/chart")
+        print_method = ObjectName("_repr_e2b_chart_")
+        read = staticmethod(chart_of)
 
     class Shell(InteractiveShell):
         displayhook_class = Type(Hook)
@@ -147,7 +195,9 @@ def new_shell(host):
     config.InteractiveShell.autoindent = False
     shell = Shell.instance(config=config)
     shell.system = shell.system_raw
-    shell.display_formatter.formatters["e2b/data"] = Tables(parent=shell.display_formatter)
+    for form in (Tables, Charts):
+        shell.display_formatter.formatters[form.format_type.default_value] = form(parent=shell.display_formatter)
+    sys.meta_path.insert(0, PicturesShown())
     return shell
 
 
