@@ -3,8 +3,10 @@ package cli
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -84,13 +86,21 @@ func addToken(file, name, token string) error {
 	if len(text) > 0 && !strings.HasSuffix(string(text), "\n") {
 		text = append(text, '\n')
 	}
-	next := file + ".new"
-	if err := os.WriteFile(next, fmt.Appendf(text, "%s %s\n", name, token), 0o600); err != nil {
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*") // only its owner may read it
+	if err != nil {
 		return err
 	}
-	if _, err := mcp.TokenFile(next); err != nil {
-		os.Remove(next)
+	defer os.Remove(f.Name())
+	_, err = f.Write(fmt.Appendf(text, "%s %s\n", name, token))
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(next, file)
+	auth, err := mcp.TokenFile(f.Name())
+	if err != nil {
+		return err
+	}
+	if why := auth.Nobody(name); why != "" {
+		return fmt.Errorf("name %.80q: %s", name, why)
+	}
+	return os.Rename(f.Name(), file)
 }

@@ -14,6 +14,8 @@ import (
 type API interface {
 	// Serves reports whether a request is for this API.
 	Serves(r *http.Request) bool
+	// HasHost reports whether a request for this API may name a host, in addition to the server's own.
+	HasHost(name string) bool
 	// Caller returns the caller that a request's own credentials identify; "" means that it has none, and that the
 	// server's rules apply. refuse, if not nil, answers a request whose credentials are wrong.
 	Caller(r *http.Request) (name string, refuse http.Handler)
@@ -21,39 +23,45 @@ type API interface {
 	http.Handler
 }
 
-// apis serves other APIs. A caller that an API's own credentials identify needs no other token.
-func (s *Server) apis(opts *HTTPOptions, protect func(http.Handler) http.Handler) http.Handler {
+// apis serves the requests of other APIs, and rest all others. A caller that an API's own credentials identify needs
+// no other token.
+func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.Handler, rest http.Handler) http.Handler {
 	type entry struct {
 		API
-		protected http.Handler
-		named     func(w http.ResponseWriter, r *http.Request, caller string)
+		protected, named http.Handler
 	}
 	var all []entry
 	for _, api := range opts.APIs {
+		guarded := func(next http.Handler) http.Handler { return opts.guardFor(api.HasHost, next) }
 		served := s.bounded(s.untilClosed(api))
-		all = append(all, entry{api, protect(served), identified(s.introduced(served))})
+		named := identified(s.introduced(served))
+		all = append(all, entry{api, protect(guarded, served), guarded(http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) {
+				if caller, refuse := api.Caller(r); refuse != nil {
+					refuse.ServeHTTP(w, r)
+				} else {
+					named(w, r, caller)
+				}
+			}))})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, api := range all {
 			if !api.Serves(r) {
 				continue
 			}
-			caller, refuse := api.Caller(r)
-			switch {
-			case refuse != nil:
-				opts.guard(refuse).ServeHTTP(w, r)
-			case caller == "":
+			if caller, refuse := api.Caller(r); caller == "" && refuse == nil {
 				api.protected.ServeHTTP(w, r)
-			default:
-				opts.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					api.named(w, r, caller)
-				})).ServeHTTP(w, r)
+			} else {
+				api.named.ServeHTTP(w, r)
 			}
 			return
 		}
-		http.NotFound(w, r)
+		rest.ServeHTTP(w, r)
 	})
 }
+
+// guard checks the Host and Origin of a request.
+type guard = func(next http.Handler) http.Handler
 
 // untilClosed ends requests when the server closes, and refuses further ones.
 func (s *Server) untilClosed(next http.Handler) http.Handler {

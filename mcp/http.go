@@ -84,7 +84,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	}
 	mcp := s.bounded(s.byRevision(sdk.NewStreamableHTTPHandler(server, one),
 		s.counted(opts.Stateless, sdk.NewStreamableHTTPHandler(server, &many))))
-	var protect func(http.Handler) http.Handler
+	var protect func(guard, http.Handler) http.Handler
 	mux := http.NewServeMux()
 	if opts.Auth != nil {
 		metadata := ""
@@ -95,14 +95,11 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		}
 		bearer := auth.RequireBearerToken(opts.Auth.verify,
 			&auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
-		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(s.introduced(h)))) }
+		protect = func(g guard, h http.Handler) http.Handler { return g(oneToken(bearer(s.introduced(h)))) }
 	} else {
-		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, s.introduced(h))) }
+		protect = func(g guard, h http.Handler) http.Handler { return g(peers(opts.Anyone, s.introduced(h))) }
 	}
-	mux.Handle(endpoint, protect(mcp))
-	if len(opts.APIs) > 0 {
-		mux.Handle("/", s.apis(&opts, protect))
-	}
+	mux.Handle(endpoint, protect(opts.guard, mcp))
 	mux.Handle("/metrics", opts.guard(oneToken(opts.metricsReader(s.metrics.handler()))))
 	mux.Handle("/healthz", opts.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !s.accepts() {
@@ -111,7 +108,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		}
 		fmt.Fprintln(w, "ok")
 	})))
-	return steadily(mux, stallTime), nil
+	return steadily(s.apis(&opts, protect, mux), stallTime), nil
 }
 
 // metricsReader admits only requests that may read the metrics.
@@ -235,6 +232,11 @@ func (s *Server) requireJail(ctx context.Context) error {
 // guard refuses requests for another host, and requests from a web page of another origin. A name that changes its
 // address can lead a browser here.
 func (o *HTTPOptions) guard(next http.Handler) http.Handler {
+	return o.guardFor(func(string) bool { return false }, next)
+}
+
+// guardFor is guard that allows further hosts.
+func (o *HTTPOptions) guardFor(allows func(host string) bool, next http.Handler) http.Handler {
 	own, _, _ := net.SplitHostPort(o.Addr)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -244,7 +246,7 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 		host = strings.Trim(host, "[]")
 		known := strings.EqualFold(host, own) || isLoopback(own) && isLoopback(host) ||
 			slices.ContainsFunc(o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) ||
-			o.Auth != nil && len(o.Hosts) == 0 && !isLoopback(own)
+			o.Auth != nil && len(o.Hosts) == 0 && !isLoopback(own) || allows(host)
 		if !known {
 			http.Error(w, "this server is not "+host+": --allow-host adds names", http.StatusForbidden)
 			return

@@ -31,21 +31,23 @@ func (s *Server) controlRoutes() http.Handler {
 	mux.HandleFunc("GET /snapshots", s.listSnapshots)
 	mux.HandleFunc("GET /templates", s.listTemplates)
 	mux.HandleFunc("GET /v2/templates", s.listTemplates)
+	mux.HandleFunc("GET /default-templates", s.listTemplates)
 	mux.HandleFunc("DELETE /templates/{id}", s.deleteSnapshot)
 	mux.HandleFunc("GET /templates/aliases/{alias}", s.templateAlias)
 	for route, handler := range map[string]func(http.ResponseWriter, *http.Request, *sandbox){
-		"GET /sandboxes/{id}":            s.details,
-		"DELETE /sandboxes/{id}":         s.delete,
-		"POST /sandboxes/{id}/timeout":   s.setTimeout,
-		"POST /sandboxes/{id}/refreshes": s.refresh,
-		"POST /sandboxes/{id}/pause":     s.pauseSandbox,
-		"POST /sandboxes/{id}/resume":    s.resumeSandbox,
-		"POST /sandboxes/{id}/connect":   s.connect,
-		"POST /sandboxes/{id}/fork":      s.fork,
-		"PUT /sandboxes/{id}/network":    s.setNetwork,
-		"GET /sandboxes/{id}/metrics":    s.metrics,
-		"GET /sandboxes/{id}/logs":       s.logs,
-		"GET /v2/sandboxes/{id}/logs":    s.logs,
+		"GET /sandboxes/{id}":             s.details,
+		"DELETE /sandboxes/{id}":          s.delete,
+		"POST /sandboxes/{id}/timeout":    s.setTimeout,
+		"POST /sandboxes/{id}/refreshes":  s.refresh,
+		"POST /sandboxes/{id}/pause":      s.pauseSandbox,
+		"POST /sandboxes/{id}/resume":     s.resumeSandbox,
+		"POST /sandboxes/{id}/connect":    s.connect,
+		"POST /v2/sandboxes/{id}/connect": s.connect,
+		"POST /sandboxes/{id}/fork":       s.fork,
+		"PUT /sandboxes/{id}/network":     s.setNetwork,
+		"GET /sandboxes/{id}/metrics":     s.metrics,
+		"GET /sandboxes/{id}/logs":        s.logs,
+		"GET /v2/sandboxes/{id}/logs":     s.logs,
 	} {
 		mux.HandleFunc(route, s.own(handler))
 	}
@@ -88,7 +90,7 @@ func seconds(n *int, usual time.Duration) (time.Duration, error) {
 	if n == nil {
 		return usual, nil
 	}
-	if *n < 0 || time.Duration(*n)*time.Second > maxTimeout {
+	if *n < 0 || *n > int(maxTimeout/time.Second) {
 		return 0, policy.Bad("timeout", strconv.Itoa(*n), "must be from 0 to %d seconds", int(maxTimeout/time.Second))
 	}
 	return time.Duration(*n) * time.Second, nil
@@ -102,6 +104,16 @@ func sizeOf(m map[string]string) (n int) {
 	return n
 }
 
+// checkNames returns an error if a variable can't have its name or value.
+func checkNames(env map[string]string) error {
+	for name, value := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00\n") || strings.ContainsRune(value, 0) {
+			return policy.Bad("envs", fmt.Sprintf("%.80q", name), "names have no =, no line's end and no NUL, values no NUL")
+		}
+	}
+	return nil
+}
+
 // check returns why a request can't be served.
 func (in *newSandbox) check() error {
 	switch {
@@ -111,6 +123,9 @@ func (in *newSandbox) check() error {
 		return policy.Bad("metadata", "too long", "metadata and envVars have at most %d bytes each", maxMetadata)
 	case len(in.Volumes) > 0:
 		return policy.Bad("volumeMounts", "given", "unitask has no volumes here")
+	}
+	if err := checkNames(in.EnvVars); err != nil {
+		return err
 	}
 	return in.Network.check()
 }
@@ -166,7 +181,10 @@ func (s *Server) begin(ctx context.Context, box *sandbox) error {
 	if err != nil {
 		return err
 	}
-	box.session = made
+	box.session, box.memoryMB = made, cmp.Or(made.Policy.Effective.MemoryMB, box.memoryMB)
+	if t.interprets {
+		go box.warmUp()
+	}
 	return nil
 }
 

@@ -13,7 +13,9 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -97,31 +99,54 @@ func (s *Server) target(r *http.Request) (id string, port int) {
 	return id, port
 }
 
-// named returns the sandbox and port that a request's headers or its host name.
+// named returns the sandbox and port that a request's headers or its host name. A request whose header and host differ
+// is for nobody: a page of one sandbox could name another one.
 func (s *Server) named(r *http.Request) (id string, port int) {
-	if id = r.Header.Get(idHeader); id != "" {
-		port, err := strconv.Atoi(r.Header.Get(portHeader))
-		if err != nil {
-			port = daemonPort
-		}
-		return id, port
-	}
-	host, _, _ := strings.Cut(r.Host, ":")
-	name, ok := strings.CutSuffix(host, "."+s.opts.Domain)
-	if s.opts.Domain == "" || !ok {
+	of, at := s.hosted(r.Host)
+	id = r.Header.Get(idHeader)
+	switch {
+	case of == "" && id == "":
 		return "", 0
+	case of != "" && id != "" && of != id, len(r.Header.Values(idHeader)) > 1, len(r.Header.Values(portHeader)) > 1:
+		return nobodysID, daemonPort
+	case of != "":
+		return of, at
 	}
-	number, id, ok := strings.Cut(name, "-")
+	port, err := strconv.Atoi(r.Header.Get(portHeader))
+	if err != nil {
+		port = daemonPort
+	}
+	return id, port
+}
+
+// hosted returns the sandbox and port of a host PORT-ID.DOMAIN, "" for any other host.
+func (s *Server) hosted(host string) (id string, port int) {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	name, ok := strings.CutSuffix(strings.ToLower(host), "."+s.opts.Domain)
+	number, id, is := strings.Cut(name, "-")
 	port, err := strconv.Atoi(number)
-	if !ok || err != nil {
+	if s.opts.Domain == "" || !ok || !is || err != nil {
 		return "", 0
 	}
 	return id, port
 }
 
+// HasHost reports whether a host is a sandbox's.
+func (s *Server) HasHost(name string) bool {
+	id, _ := s.hosted(name)
+	return id != ""
+}
+
 // Caller returns the owner of the sandbox that a request names with the sandbox's token.
 func (s *Server) Caller(r *http.Request) (string, http.Handler) {
 	id, port := s.target(r)
+	for _, name := range []string{keyHeader, tokenHeader, trafficHeader} {
+		if len(r.Header.Values(name)) > 1 {
+			return "", refusal(http.StatusBadRequest, "more than one "+name)
+		}
+	}
 	if id == "" {
 		if key := r.Header.Get(keyHeader); key != "" && r.Header.Get("Authorization") == "" {
 			r.Header.Set("Authorization", "Bearer "+key)
@@ -152,6 +177,16 @@ func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]by
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		what := recover()
+		if what != nil && what != http.ErrAbortHandler { //nolint:errorlint // the value itself is panicked with
+			s.opts.Log.Error("e2b: panic", "what", what, "stack", string(debug.Stack()))
+			what = http.ErrAbortHandler
+		}
+		if what != nil {
+			panic(what)
+		}
+	}()
 	id, port := s.target(r)
 	if id == "" {
 		s.control.ServeHTTP(w, r)
@@ -163,7 +198,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !box.ready() && !s.wake(r, box) {
-		refusal(http.StatusBadGateway, "The sandbox is paused or was not found").ServeHTTP(w, r)
+		refusal(http.StatusBadGateway, "The sandbox is paused").ServeHTTP(w, r)
 		return
 	}
 	r = r.WithContext(withSandbox(r.Context(), box))

@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/session"
 )
 
@@ -26,6 +27,17 @@ func absolute(name, user string) string {
 	return path.Clean(name)
 }
 
+// checkPath returns an error for a path that no file can have.
+func checkPath(name string) error {
+	if strings.ContainsRune(name, 0) || len(name) > maxPath {
+		return policy.Bad("path", fmt.Sprintf("%.80q", name), "has no NUL and at most %d bytes", maxPath)
+	}
+	return nil
+}
+
+// maxPath bounds a path, in bytes.
+const maxPath = 4096
+
 // files returns a sandbox's files as the user of a request sees them, and a path of the request.
 func files(ctx context.Context, req connect.AnyRequest, name string) (*session.Files, string, error) {
 	user, err := userOf(req.Header())
@@ -33,6 +45,9 @@ func files(ctx context.Context, req connect.AnyRequest, name string) (*session.F
 		return nil, "", err
 	}
 	of, err := sandboxOf(ctx).session.FilesAs(user)
+	if err == nil {
+		err = checkPath(name)
+	}
 	if err != nil {
 		return nil, "", connect.NewError(connect.CodeInvalidArgument, err)
 	}
@@ -54,6 +69,8 @@ func fileError(name string, err error) error {
 		code, err = connect.CodeInvalidArgument, fmt.Errorf("path %q is not a directory", name)
 	case errors.Is(err, fs.ErrPermission):
 		code = connect.CodePermissionDenied
+	case errors.Is(err, session.ErrTooManyFolders):
+		code = connect.CodeResourceExhausted
 	case statusOf(err) == 400:
 		code = connect.CodeInvalidArgument
 	case statusOf(err) == 429:
@@ -184,12 +201,16 @@ const unfinished = ".unitask-"
 // watch calls ready when a folder is watched, and on for each change of it. A file that a session wrote shows the
 // changes that E2B's way of writing makes.
 func watch(ctx context.Context, of *session.Files, name string, in *watchRequest, ready func(),
-	on func(fileEvent)) error {
+	to *eventList) error {
+	on, lost := to.add, to.lose
 	wrote := false
 	err := of.Watch(ctx, name, in.Recursive, ready, func(e session.FileEvent) {
 		kinds := []string{e.Kind}
 		switch {
-		case strings.HasPrefix(path.Base(e.Name), unfinished):
+		case e.Kind == "overflow":
+			lost()
+			return
+		case strings.HasPrefix(path.Base(e.Name), unfinished) && len(path.Base(e.Name)) == len(unfinished)+6:
 			wrote = wrote || e.Kind == "rename"
 			return
 		case wrote && e.Kind == "create":
@@ -232,7 +253,7 @@ func (s *Server) watchDir(ctx context.Context, req *connect.Request[watchRequest
 	var list eventList
 	list.more = make(chan struct{}, 1)
 	go func() {
-		failed <- watch(ctx, of, name, req.Msg, func() { close(ready) }, list.add)
+		failed <- watch(ctx, of, name, req.Msg, func() { close(ready) }, &list)
 	}()
 	select {
 	case <-ready:

@@ -134,7 +134,7 @@ func (s *Server) createContext(w http.ResponseWriter, r *http.Request) {
 	language, ok := languages[strings.ToLower(in.Language)]
 	if !ok {
 		http.Error(w, fmt.Sprintf("language %.40q: use python, javascript, typescript or bash", in.Language),
-			http.StatusInternalServerError)
+			http.StatusBadRequest)
 		return
 	}
 	one, err := sandboxOf(r.Context()).contexts.add(language, absolute(cmp.Or(in.Cwd, "~"), defaultUser))
@@ -197,10 +197,11 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 		return
 	case !ok:
 		http.Error(w, fmt.Sprintf("language %.40q: unitask has python, javascript, typescript and bash here", in.Language),
-			http.StatusInternalServerError)
+			http.StatusBadRequest)
 		return
-	case sizeOf(in.Env) > maxEnvironment:
-		http.Error(w, fmt.Sprintf("env_vars: at most %d bytes", maxEnvironment), http.StatusBadRequest)
+	case sizeOf(in.Env) > maxEnvironment || checkNames(in.Env) != nil:
+		http.Error(w, fmt.Sprintf("env_vars: names of variables, and at most %d bytes", maxEnvironment),
+			http.StatusBadRequest)
 		return
 	}
 	box := sandboxOf(r.Context())
@@ -235,12 +236,17 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	out.message(map[string]any{"type": "end_of_execution"})
 }
 
-// lines sends messages to a client, one in a line, and signs of life between them.
+// lines sends messages to a client, one in a line, and signs of life between them. Nobody who adds one waits for the
+// client.
 type lines struct {
-	mu      sync.Mutex
-	w       http.ResponseWriter
-	control *http.ResponseController
-	stop    chan struct{}
+	more chan struct{} // has an element if there is something new
+	done chan struct{} // closed when the last one is written
+
+	mu    sync.Mutex
+	queue [][]byte
+	size  int
+	over  bool // no further messages come
+	lost  bool // the client left too much unread
 }
 
 // signOfLife is the time between signs of life.
@@ -249,28 +255,60 @@ const signOfLife = 5 * time.Second
 func newLines(w http.ResponseWriter) *lines {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
-	l := &lines{w: w, control: http.NewResponseController(w), stop: make(chan struct{})}
-	go func() {
-		ticker := time.NewTicker(signOfLife)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				l.message(map[string]any{"type": "keepalive"})
-			case <-l.stop:
-				return
-			}
-		}
-	}()
+	l := &lines{more: make(chan struct{}, 1), done: make(chan struct{})}
+	go l.write(w, http.NewResponseController(w))
 	return l
 }
 
-// close ends the signs of life; no write follows it.
-func (l *lines) close() {
+// write writes the messages until close.
+func (l *lines) write(w http.ResponseWriter, control *http.ResponseController) {
+	defer close(l.done)
+	ticker := time.NewTicker(signOfLife)
+	defer ticker.Stop()
+	_ = control.Flush()
+	for {
+		list, over := l.take()
+		for _, text := range list {
+			_, _ = w.Write(text)
+		}
+		if len(list) > 0 {
+			_ = control.Flush()
+		}
+		if over {
+			return
+		}
+		select {
+		case <-l.more:
+		case <-ticker.C:
+			l.message(map[string]any{"type": "keepalive"})
+		}
+	}
+}
+
+func (l *lines) take() (list [][]byte, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(l.stop)
-	l.w = nil
+	list, l.queue, l.size = l.queue, nil, 0
+	return list, l.over || l.lost
+}
+
+// close waits until the client has everything. A client that left too much unread is cut off.
+func (l *lines) close() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.wake()
+	<-l.done
+	if l.lost {
+		cutOff()
+	}
+}
+
+func (l *lines) wake() {
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
 }
 
 func (l *lines) message(of any) {
@@ -280,10 +318,12 @@ func (l *lines) message(of any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.w != nil {
-		_, _ = l.w.Write(append(text, '\n'))
-		_ = l.control.Flush()
+	if l.size += len(text) + pieceCost; l.over || l.lost || l.size > maxQueued {
+		l.lost = l.lost || !l.over
+		return
 	}
+	l.queue = append(l.queue, append(text, '\n'))
+	l.wake()
 }
 
 func (l *lines) error(name, value, traceback string) {

@@ -36,13 +36,13 @@ type kernel struct {
 
 // maxQueued bounds the bytes of a kernel's messages that nobody has taken. One with more is ended: its writer must not
 // wait.
-const maxQueued = 64 << 20
+const maxQueued = 32 << 20
 
 // put queues a message.
 func (k *kernel) put(text []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.queued += len(text); k.queued > maxQueued {
+	if k.queued += len(text) + pieceCost; k.queued > maxQueued {
 		k.queue = nil
 		k.stop()
 		return
@@ -138,8 +138,10 @@ func (m *messageReader) Write(p []byte) (int, error) {
 		if !found {
 			return n, nil
 		}
-		m.to.put(slices.Clone(m.held))
-		m.held, p = m.held[:0], rest
+		if len(m.held) > 0 {
+			m.to.put(m.held)
+		}
+		m.held, p = nil, rest
 	}
 }
 
@@ -150,6 +152,21 @@ var fields = map[string][]string{
 	"number_of_executions": {"execution_count"},
 	"result": {"text", "html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "json", "javascript", "data", "chart",
 		"extra", "is_main_result"},
+}
+
+// warmUp starts the kernel of the first Python context, so that its first code need not wait as long.
+func (box *sandbox) warmUp() {
+	of, err := box.contexts.find("", "python")
+	if err != nil {
+		return
+	}
+	of.turn <- struct{}{}
+	defer func() { <-of.turn }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if k, err := box.newKernel(ctx, of.Cwd); err == nil {
+		of.kernel = k
+	}
 }
 
 // runCell runs code in a Python context.

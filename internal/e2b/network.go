@@ -37,7 +37,7 @@ func (c *networkConfig) check() error {
 		return policy.Bad("network.allowOut", "too long", "has at most %d entries", maxHosts)
 	}
 	for _, to := range c.DenyOut {
-		if to != everything && to != "::/0" {
+		if to != everything && (to != "::/0" || !slices.Contains(c.DenyOut, everything)) {
 			return policy.Bad("network.denyOut", to, "unitask denies by default: deny %s, and list what is allowed in allowOut",
 				everything)
 		}

@@ -63,15 +63,34 @@ func (w *outputStream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// The cost of a piece of output, in bytes, and the size below which it is joined with the one before.
+const (
+	pieceCost = 128
+	joined    = 4 << 10
+)
+
+// join appends a piece of the same stream; false means that it is of another one, or that the piece before is long.
+func (e *dataEvent) join(next dataEvent) bool {
+	for _, pair := range [][2]*[]byte{{&e.Stdout, &next.Stdout}, {&e.Stderr, &next.Stderr}, {&e.PTY, &next.PTY}} {
+		if len(*pair[0]) > 0 && len(*pair[0]) < joined && len(*pair[1]) > 0 {
+			*pair[0] = append((*pair[0])[:len(*pair[0]):len(*pair[0])], *pair[1]...)
+			return true
+		}
+	}
+	return false
+}
+
 // add adds a piece, unless the client has left too much unread.
 func (r *reader) add(e dataEvent, size int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lost || r.size+size > maxUnread {
+	if r.lost || r.size+size+pieceCost > maxUnread {
 		r.list, r.size, r.lost = nil, 0, true
+	} else if n := len(r.list); n > 0 && size < joined && r.list[n-1].join(e) {
+		r.size += size
 	} else {
 		r.list = append(r.list, e)
-		r.size += size
+		r.size += size + pieceCost
 	}
 	r.wake()
 }

@@ -19,8 +19,10 @@ import (
 
 // Limits of processes.
 const (
-	maxProcesses   = 256       // of a sandbox at once
-	maxInput       = 4 << 20   // bytes of a message to a process
+	maxProcesses   = 64        // of a sandbox at once
+	maxInput       = 1 << 20   // bytes of a message to a sandbox
+	maxTag         = 256       // bytes
+	maxListed      = 4 << 10   // bytes of a process's arguments and variables in a list; longer ones are not in it
 	maxUnread      = 16 << 20  // bytes of output that a client may leave unread
 	maxEnvironment = 128 << 10 // bytes of a command's variables
 )
@@ -131,8 +133,12 @@ func (s *Server) start(ctx context.Context, req *connect.Request[startRequest],
 	if box.processes.full() {
 		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the sandbox runs %d processes", maxProcesses))
 	}
-	p := &process{info: processInfo{Config: in.Process, Tag: in.Tag}, pty: in.PTY != nil}
+	if err := checkNames(in.Process.Envs); err != nil || in.Tag != nil && len(*in.Tag) > maxTag {
+		return connect.NewError(connect.CodeInvalidArgument, errors.Join(err, fmt.Errorf("a tag has at most %d bytes", maxTag)))
+	}
+	p := &process{info: processInfo{Config: in.Process.listed(), Tag: in.Tag}, pty: in.PTY != nil}
 	events := p.out.subscribe()
+	defer p.out.leave(events)
 	started := make(chan struct{})
 	ended := make(chan error, 1)
 	c := p.command(box, user, in)
@@ -154,6 +160,9 @@ func (s *Server) start(ctx context.Context, req *connect.Request[startRequest],
 	}()
 	select {
 	case <-started:
+	case <-ctx.Done():
+		end()
+		return ctx.Err()
 	case err := <-ended:
 		select {
 		case <-started:
@@ -170,6 +179,19 @@ func (s *Server) start(ctx context.Context, req *connect.Request[startRequest],
 		_ = p.run.Signal(syscall.SIGKILL)
 	}
 	return err
+}
+
+// listed returns what lists show of a command.
+func (c processConfig) listed() processConfig {
+	size := sizeOf(c.Envs)
+	for _, arg := range c.Args {
+		size += len(arg)
+	}
+	if size > maxListed {
+		c.Args, c.Envs = nil, nil
+	}
+	c.Cmd = c.Cmd[:min(len(c.Cmd), maxListed)]
+	return c
 }
 
 // startError returns why a command did not start.

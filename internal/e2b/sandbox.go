@@ -180,16 +180,31 @@ func (s *Server) forget(box *sandbox) {
 // expire pauses or kills a sandbox whose time is over.
 func (s *Server) expire(box *sandbox) {
 	box.mu.Lock()
-	pauses, early := box.pauses, time.Until(box.ends) > 0
+	if box.state != running || time.Until(box.ends) > 0 { // it was extended meanwhile
+		box.mu.Unlock()
+		return
+	}
+	pauses := box.pauses
+	if !pauses {
+		box.state = gone
+	}
 	box.mu.Unlock()
-	if early { // it was extended meanwhile
+	if !pauses {
+		_ = s.kill(box)
 		return
 	}
-	if pauses && s.pause(context.Background(), box) == nil {
-		return
+	switch err := s.pause(context.Background(), box); {
+	case err == nil, errors.Is(err, errNotRunning):
+	case errors.As(err, new(*unitask.BusyError)):
+		box.setEnd(time.Now().Add(pauseAgain))
+	default:
+		s.opts.Log.Error("e2b: a sandbox could not be paused at its end, and was killed", "id", box.id, "error", err)
+		_ = s.kill(box)
 	}
-	_ = s.kill(box)
 }
+
+// pauseAgain is the time until a sandbox that is busy at its end is paused.
+const pauseAgain = 10 * time.Second
 
 // errNotRunning means that a sandbox is paused, or gone.
 var errNotRunning = errors.New("the sandbox is not running")
@@ -211,8 +226,10 @@ func (s *Server) pause(ctx context.Context, box *sandbox) error {
 	if err := box.session.Pause(ctx); err != nil {
 		box.mu.Lock()
 		defer box.mu.Unlock()
-		box.state = running
-		box.timer.Reset(max(0, time.Until(box.ends)))
+		if box.state == asleep {
+			box.state = running
+			box.timer.Reset(max(0, time.Until(box.ends)))
+		}
 		return err
 	}
 	box.log.add("the sandbox was paused")
@@ -237,7 +254,9 @@ func (s *Server) resume(ctx context.Context, box *sandbox, timeout time.Duration
 		return false, err
 	}
 	box.mu.Lock()
-	box.state = running
+	if box.state == asleep {
+		box.state = running
+	}
 	box.mu.Unlock()
 	box.setEnd(time.Now().Add(timeout))
 	box.log.add("the sandbox was resumed")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ type snapshot struct {
 	mu      sync.Mutex // held to start a sandbox
 	session *unitask.Session
 }
+
+// errNoSnapshot means that a snapshot could not be made after all.
+var errNoSnapshot = fmt.Errorf("the snapshot: %w", fs.ErrNotExist)
 
 // snapshots are the current ones.
 type snapshots struct {
@@ -62,13 +66,16 @@ func (s *snapshots) drop(one *snapshot) {
 func (one *snapshot) start(ctx context.Context) (*unitask.Session, error) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
+	if one.session == nil {
+		return nil, errNoSnapshot
+	}
 	made, err := one.session.Fork(ctx, 1)
+	if again := one.session.Pause(context.WithoutCancel(ctx)); again != nil && err == nil {
+		_ = made[0].Close()
+		err = fmt.Errorf("pause the snapshot again: %w", again)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if err := one.session.Pause(context.WithoutCancel(ctx)); err != nil {
-		_ = made[0].Close()
-		return nil, fmt.Errorf("pause the snapshot again: %w", err)
 	}
 	return made[0], nil
 }
@@ -183,6 +190,10 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	s.snapshots.drop(one)
+	if one.session == nil {
+		s.fail(w, r, errNoSnapshot)
+		return
+	}
 	if err := one.session.Close(); err != nil {
 		s.fail(w, r, err)
 		return

@@ -14,13 +14,14 @@ import (
 // template is a template that E2B's users know by name.
 type template struct {
 	name, image string
-	memoryMB    int // 0 for the usual size
+	memoryMB    int  // 0 for the usual size
+	interprets  bool // its sandboxes begin with a kernel
 }
 
 // known are the templates of E2B that unitask has. Every other name is that of an image.
 var known = []template{
 	{name: "base", image: "base"},
-	{name: "code-interpreter-v1", image: "code-interpreter-v1", memoryMB: 1024},
+	{name: "code-interpreter-v1", image: "code-interpreter-v1", memoryMB: 1024, interprets: true},
 }
 
 // maxTemplate bounds a template's name, in bytes.

@@ -56,6 +56,9 @@ const nobodysID = "unknown"
 // signer returns the id of the sandbox whose token signed a URL.
 func (s *Server) signer(r *http.Request) string {
 	q := r.URL.Query()
+	if len(r.URL.RawQuery) > 4*maxPath {
+		return nobodysID
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, box := range s.all {
@@ -169,6 +172,10 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := absolute(q.Get("path"), user)
+	if err := checkPath(name); err != nil {
+		s.failFile(w, r, name, err)
+		return
+	}
 	out := &lazyBody{w: w, header: func(h http.Header) {
 		h.Set("Content-Type", "application/octet-stream")
 		h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(name)}))
@@ -288,7 +295,11 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	done := []uploaded{}
 	put := func(name string, from io.Reader) bool {
 		name = absolute(name, user)
-		info, err := of.Write(r.Context(), name, from, 0o644, metadata)
+		err := checkPath(name)
+		var info session.FileInfo
+		if err == nil {
+			info, err = of.Write(r.Context(), name, from, 0o644, metadata)
+		}
 		if err != nil {
 			s.failFile(w, r, name, err)
 			return false
@@ -409,6 +420,10 @@ func (s *Server) compose(w http.ResponseWriter, r *http.Request) {
 		names[i] = absolute(name, user)
 	}
 	to := absolute(in.Destination, user)
+	if err := checkPath(to); err != nil {
+		s.failFile(w, r, to, err)
+		return
+	}
 	info, err := of.Concatenate(r.Context(), names, to)
 	if err != nil {
 		s.failFile(w, r, to, err)

@@ -47,6 +47,18 @@ func (l *eventList) add(e fileEvent) {
 		l.list = append(l.list, e)
 	}
 	l.mu.Unlock()
+	l.wake()
+}
+
+// lose notes that events were lost.
+func (l *eventList) lose() {
+	l.mu.Lock()
+	l.list, l.lost = nil, true
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *eventList) wake() {
 	select {
 	case l.more <- struct{}{}:
 	default:
@@ -81,7 +93,7 @@ func (s *Server) createWatcher(ctx context.Context, req *connect.Request[watchRe
 	}
 	ready, failed := make(chan struct{}), make(chan error, 1)
 	go func() {
-		err := watch(live, of, name, req.Msg, func() { close(ready) }, w.list.add)
+		err := watch(live, of, name, req.Msg, func() { close(ready) }, &w.list)
 		box.watchers.remove(id)
 		failed <- err
 	}()
