@@ -52,8 +52,8 @@ func (a *app) serveKey() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:     "key NAME",
-		Short:   "Make a key for a caller of unitask serve",
-		Long:    "Key makes a key, adds it to a file of callers and prints it. E2B's SDKs take it as E2B_API_KEY.",
+		Short:   "Write a new caller into a file of callers, and print its key",
+		Long:    "Key writes a new caller into a file of callers, and prints its key. E2B's SDKs take it as E2B_API_KEY.",
 		Example: "  unitask serve key alice --token-file keys",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
