@@ -31,7 +31,6 @@ type Repository struct {
 	root  *os.Root
 	top   string            // the path of .git in the machine
 	small map[string]string // HEAD and refs
-	err   error
 }
 
 // NewRepository creates an empty repository in a new folder. top is the path at which the set of files has .git.

@@ -138,11 +138,10 @@ func (l *lineReader) Read(p []byte) (int, error) {
 	if l.done || len(p) == 0 {
 		return 0, io.EOF
 	}
-	part, err := l.in.Peek(1)
-	if err != nil {
+	if _, err := l.in.Peek(1); err != nil {
 		return 0, err
 	}
-	part, _ = l.in.Peek(min(l.in.Buffered(), len(p)))
+	part, _ := l.in.Peek(min(l.in.Buffered(), len(p)))
 	n := len(part)
 	for i, b := range part {
 		if b == '\n' {
@@ -151,7 +150,7 @@ func (l *lineReader) Read(p []byte) (int, error) {
 		}
 	}
 	copy(p, part[:n])
-	_, err = l.in.Discard(n)
+	_, err := l.in.Discard(n)
 	return n, err
 }
 
