@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench picture dist clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b cover soak check build vendor image setup bench picture dist clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -37,9 +37,9 @@ test: image
 # They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
 # its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
 # disk, servers of a fleet that find each other by routes, the files of a release,
-# packages in an older Python, and programs in the languages that are built on first use.
+# packages in an older Python, programs in the languages that are built on first use, and the images of templates.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages)$$' . ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
@@ -97,6 +97,11 @@ fidelity-packages: image
 # PACKAGESFLAGS="-at-most 20m -only 'pip:'" does a part.
 packages: image
 	$(GO) run ./hack/packages $(PACKAGESFLAGS)
+
+# E2B's own tests on `unitask serve`, with E2B's published SDKs. E2B and CODE are your checkouts of e2b-dev/E2B and
+# e2b-dev/code-interpreter; one of them is enough. The host needs Python with venv, and PyPI.
+e2b: image
+	$(GO) run ./hack/e2b -e2b "$(E2B)" -code "$(CODE)"
 
 # A reviewer's manual steps.
 check: $(STATICCHECK)

@@ -58,7 +58,8 @@ var floors = [][]string{
 	{"fleet", "internal/e2b", "mcp"},
 	{"fleet/embedded"},
 	{"cli"},
-	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/escapes",
+	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/e2b",
+		"hack/escapes",
 		"hack/fidelity", "hack/fleet", "hack/limits", "hack/lock",
 		"hack/packages", "hack/picture", "hack/report", "hack/seccomp", "hack/soak"},
 }
@@ -122,7 +123,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 0,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_560,
+	"bytes of ARCHITECTURE.md":     10_548,
 }
 
 func TestBudgets(t *testing.T) {

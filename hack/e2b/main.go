@@ -1,0 +1,200 @@
+// Command e2b runs E2B's own tests, unmodified, with E2B's published SDKs, on `unitask serve`. It prints counts and the
+// failed tests in Markdown, for docs/e2b.md.
+//
+//	make e2b E2B=DIR CODE=DIR
+//
+// The folders are checkouts of github.com/e2b-dev/E2B and github.com/e2b-dev/code-interpreter. It takes the SDKs'
+// versions from them, and installs these with pip into a temporary folder. It leaves out the tests of templates that
+// the API builds. It exits with 1 if it can't run the tests; failed tests are a result.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// key has the form that the SDKs want, and on loopback any key will do. program is what make builds.
+const key, program = "e2b_0000000000000000000000000000000000000000", "bin/unitask"
+
+// suite is one SDK's tests.
+type suite struct {
+	checkout, folder string // where the SDK is
+	sdk, template    string // the package, and the template of its tests
+	args             string // more arguments of pytest
+	version          string
+}
+
+func main() {
+	e2b := flag.String("e2b", "", "a checkout of github.com/e2b-dev/E2B")
+	code := flag.String("code", "", "a checkout of github.com/e2b-dev/code-interpreter")
+	flag.Parse()
+	suites := slices.DeleteFunc([]*suite{
+		{checkout: *e2b, folder: "packages/python-sdk", sdk: "e2b", template: "base",
+			args: "--ignore=tests/sync/template_sync --ignore=tests/async/template_async"},
+		{checkout: *code, folder: "python", sdk: "e2b-code-interpreter", template: "code-interpreter-v1",
+			args: "--timeout=300"},
+	}, func(s *suite) bool { return s.checkout == "" })
+	if flag.NArg() > 0 || len(suites) == 0 {
+		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR, or both (make e2b E2B=DIR CODE=DIR)")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := test(ctx, suites)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2b:", err)
+		os.Exit(1)
+	}
+}
+
+func test(ctx context.Context, suites []*suite) error {
+	dir, err := os.MkdirTemp("", "e2b-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	install := "-m pip install --quiet pytest pytest-asyncio pytest-timeout pytest-dotenv pytest-xdist"
+	for _, s := range suites {
+		if err := s.prepare(dir); err != nil {
+			return err
+		}
+		install += " " + s.sdk + "==" + s.version
+	}
+	python := filepath.Join(dir, "venv", "bin", "python")
+	if err = command(ctx, "python3", "-m", "venv", filepath.Join(dir, "venv")).Run(); err == nil {
+		err = command(ctx, python, strings.Fields(install)...).Run()
+	}
+	if err != nil {
+		return fmt.Errorf("install the SDKs in a venv (Debian's package python3-venv): %w", err)
+	}
+	server, address, err := serve(dir)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", program, err)
+	}
+	defer func() {
+		_ = server.Process.Signal(syscall.SIGTERM)
+		_ = server.Wait()
+	}()
+	fmt.Println("| tests of | tests | passed | failed | skipped | time |\n| --- | --- | --- | --- | --- | --- |")
+	failed := ""
+	for _, s := range suites {
+		if err := warm(address, s.template); err != nil {
+			return fmt.Errorf("make a sandbox of %s: %w", s.template, err)
+		}
+		names, err := s.run(ctx, dir, python, address)
+		if err != nil {
+			return fmt.Errorf("run the tests of %s: %w", s.sdk, err)
+		}
+		failed += names
+	}
+	fmt.Print("\nFailed:\n\n", failed)
+	return nil
+}
+
+// command returns a command that shows its output on standard error.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	return cmd
+}
+
+var versionLine = regexp.MustCompile(`(?m)^version = "([0-9][\w.]*)"$`)
+
+// prepare reads the SDK's version, and copies the tests without the SDK: they import the published one.
+func (s *suite) prepare(dir string) error {
+	from, to := filepath.Join(s.checkout, s.folder), filepath.Join(dir, s.sdk)
+	project, err := os.ReadFile(filepath.Join(from, "pyproject.toml"))
+	m := versionLine.FindSubmatch(project)
+	if m == nil {
+		return errors.Join(fmt.Errorf("%s is no checkout with the SDK %s and its version", s.checkout, s.sdk), err)
+	}
+	s.version = string(m[1])
+	copied := command(context.Background(), "cp", "-r", from+"/tests", from+"/pytest.ini", to)
+	return errors.Join(os.Mkdir(to, 0o700), copied.Run())
+}
+
+var addressLine = regexp.MustCompile(`serving (http://[\d.]+:\d+)`)
+
+// serve starts the server on a free port, in a folder without a ceiling.
+func serve(dir string) (server *exec.Cmd, address string, err error) {
+	server = exec.Command(program, "serve", "--pool", "0", "--listen", "127.0.0.1:0", "--dir", dir)
+	said, err := server.StderrPipe()
+	if err = errors.Join(err, server.Start()); err != nil {
+		return nil, "", err
+	}
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		if m := addressLine.FindStringSubmatch(lines.Text()); m != nil {
+			go func() { _, _ = io.Copy(io.Discard, said) }()
+			return server, m[1], nil
+		}
+		fmt.Fprintln(os.Stderr, lines.Text())
+	}
+	return nil, "", errors.Join(errors.New("it did not serve"), server.Wait())
+}
+
+// warm makes a sandbox, so that the image is built before the tests, whose time is limited.
+func warm(address, template string) error {
+	answer, err := http.Post(address+"/sandboxes", "application/json",
+		strings.NewReader(fmt.Sprintf(`{"templateID": %q, "timeout": 1}`, template)))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)); answer.StatusCode != http.StatusCreated {
+		return fmt.Errorf("%s: %s", answer.Status, text)
+	}
+	return nil
+}
+
+// report is pytest's, in JUnit's form.
+type report struct {
+	Cases []struct {
+		Class string                       `xml:"classname,attr"`
+		Name  string                       `xml:"name,attr"`
+		Ended []struct{ XMLName xml.Name } `xml:",any"`
+	} `xml:"testsuite>testcase"`
+}
+
+// run runs a suite's tests, prints their counts, and returns a list of the failed ones.
+func (s *suite) run(ctx context.Context, dir, python, address string) (failed string, err error) {
+	file, began := filepath.Join(dir, s.sdk+".xml"), time.Now()
+	cmd := command(ctx, python, strings.Fields("-m pytest -q --tb=line --junitxml="+file+" "+s.args+" tests")...)
+	cmd.Dir = filepath.Join(dir, s.sdk)
+	cmd.Env = append(os.Environ(), "E2B_API_URL="+address, "E2B_SANDBOX_URL="+address, "E2B_API_KEY="+key)
+	ended := cmd.Run() // also with an error if tests failed
+	var all report
+	text, err := os.ReadFile(file)
+	if err = errors.Join(err, xml.Unmarshal(text, &all), ctx.Err()); err != nil {
+		return "", errors.Join(errors.New("pytest left no report"), ended, err)
+	}
+	bad, skipped := 0, 0
+	for _, c := range all.Cases {
+		for _, how := range c.Ended {
+			switch how.XMLName.Local {
+			case "failure", "error":
+				bad++
+				failed += fmt.Sprintf("- `%s.%s`\n", c.Class, c.Name)
+			case "skipped":
+				skipped++
+			}
+		}
+	}
+	fmt.Printf("| `%s` %s | %d | %d | %d | %d | %s |\n", s.sdk, s.version, len(all.Cases),
+		len(all.Cases)-bad-skipped, bad, skipped, time.Since(began).Round(time.Second))
+	return failed, nil
+}
