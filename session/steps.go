@@ -57,7 +57,10 @@ type Command struct {
 	Stdin   io.Reader         // like IO.Stdin
 	// Stdout and Stderr receive the output while the command runs, in addition to the Result.
 	Stdout, Stderr io.Writer
-	ResultBytes    int // like a Step's
+	// Unbounded gives Stdout and Stderr all of the output, also beyond the session's OutputBytes. The Result and the record
+	// keep that bound.
+	Unbounded   bool
+	ResultBytes int // like a Step's
 	// Approve, if not nil, answers questions while the command runs, like IO.Approve.
 	Approve run.Approver
 	// Terminal gives the command a terminal instead of its streams. All output goes to Stdout, and not into the Result or
@@ -116,7 +119,8 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	defer s.askers.add(step.Approve)()
 	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs,
 		InlineFiles: step.InlineFiles}
-	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr,
+	to := outputs{step.Stdout, step.Stderr, step.ResultBytes, false}
+	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, to,
 		func(x *stepping) error {
 			if err := s.bring(ctx, x, brought); err != nil {
 				return err
@@ -155,17 +159,17 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 	}
 	defer s.askers.add(c.Approve)()
 	var resized <-chan run.TerminalSize
-	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
+	limit, to := c.Timeout, outputs{c.Stdout, c.Stderr, c.ResultBytes, c.Unbounded}
 	if t := c.Terminal; t != nil {
 		size := t.Size
 		e.Terminal, resized = &size, t.Resized
 		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
-		stdout = nil
+		to.stdout = nil
 	}
 	if limit == 0 && (c.Endless || c.Terminal != nil) {
 		limit = endless
 	}
-	return s.step(ctx, s.asked(c), "command.sh", limit, c.ResultBytes, stdout, stderr, func(x *stepping) error {
+	return s.step(ctx, s.asked(c), "command.sh", limit, to, func(x *stepping) error {
 		x.rec.User = c.User
 		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
@@ -313,9 +317,15 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 // LongestStep returns both the maximum and the default time limit of a step.
 func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
 
+// outputs say who receives a step's output.
+type outputs struct {
+	stdout, stderr io.Writer // the caller's; nil means none
+	shown          int       // bytes of each stream in the Result; 0 means all
+	unbounded      bool      // see Command.Unbounded
+}
+
 // step makes a record, runs a step and finishes the record.
-func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, shown int, stdout,
-	stderr io.Writer,
+func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, to outputs,
 	work func(*stepping) error,
 ) (*run.Result, error) {
 	done, err := s.use(ctx)
@@ -327,9 +337,8 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 		return nil, err
 	}
 	var outs, errs bytes.Buffer
-	shown = cmp.Or(shown, math.MaxInt)
-	x, err := s.newStep(req, name, limit, also(&bounded.Head{To: &outs, Left: int64(shown)}, stdout),
-		also(&bounded.Head{To: &errs, Left: int64(shown)}, stderr))
+	shown := int64(cmp.Or(to.shown, math.MaxInt))
+	x, err := s.newStep(req, name, limit, &bounded.Head{To: &outs, Left: shown}, &bounded.Head{To: &errs, Left: shown}, to)
 	if err != nil {
 		return nil, err
 	}
@@ -349,8 +358,8 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 	return x.res, err
 }
 
-// newStep makes a step and its record.
-func (s *Session) newStep(req run.Request, name string, limit time.Duration, stdout, stderr io.Writer,
+// newStep makes a step and its record. more are the writers beside stdout and stderr.
+func (s *Session) newStep(req run.Request, name string, limit time.Duration, stdout, stderr io.Writer, more outputs,
 ) (*stepping, error) {
 	eff := s.Policy.Effective
 	eff.Timeout = limit
@@ -363,8 +372,8 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned,
 		MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
 	x := &stepping{s: s, asked: req, rec: rec, res: res, began: began, limit: limit,
-		cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout),
-		cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
+		cappedOut: more.stream(eff.OutputBytes, rec.Stdout(), stdout, more.stdout),
+		cappedErr: more.stream(eff.OutputBytes, rec.Stderr(), stderr, more.stderr)}
 	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
 	return x, nil
 }
@@ -414,12 +423,17 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// also adds a second writer, if there is one.
-func also(w, second io.Writer) io.Writer {
-	if second == nil {
-		return w
+// stream returns a stream of output to a record and two writers; the second may be nil.
+func (o outputs) stream(limit int64, rec, first, second io.Writer) *bounded.Stream {
+	switch {
+	case second == nil:
+		return bounded.NewStream(limit, rec, first)
+	case o.unbounded:
+		stream := bounded.NewStream(limit, rec, first)
+		stream.All = second
+		return stream
 	}
-	return io.MultiWriter(w, second)
+	return bounded.NewStream(limit, rec, io.MultiWriter(first, second))
 }
 
 // begun stores the data of the session's run and closes ready.
