@@ -21,7 +21,6 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
-	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -53,8 +52,11 @@ type Command struct {
 	Dir     string            // "" means the session's folder
 	Env     map[string]string // in addition to the session's
 	Timeout time.Duration     // 0 means the session's
-	Endless bool              // with Timeout 0: no time limit except the session's end
-	Stdin   io.Reader         // like IO.Stdin
+	// Endless with Timeout 0 means no time limit except the session's end. The session may be paused and forked while the
+	// command runs, as with Start. In the forks its output is lost, and it reads no more.
+	Endless bool
+	// Stdin is like IO.Stdin. What an Endless command gets resumes a paused session.
+	Stdin io.Reader
 	// Stdout and Stderr receive the output while the command runs, in addition to the Result.
 	Stdout, Stderr io.Writer
 	// Unbounded gives Stdout and Stderr all of the output, also beyond the session's OutputBytes. The Result and the record
@@ -177,9 +179,15 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 		if c.Terminal != nil {
 			e.Stdout = c.Stdout
 		}
+		if limit == endless {
+			e.Use = s.inputs(timed)
+		}
 		cmd, err := s.startCommand(timed, c, e)
 		if err != nil {
 			return err
+		}
+		if limit == endless {
+			x.release()
 		}
 		var sizes sync.WaitGroup
 		if resized != nil {
@@ -255,6 +263,25 @@ type stepping struct {
 	stdout, stderr       io.WriteCloser
 	cappedOut, cappedErr *bounded.Stream
 	background           bool
+	done                 func() // ends its use of the session
+	released             bool   // it has ended its use, although its command runs
+}
+
+// release lets the session be paused and forked while the step's command runs.
+func (x *stepping) release() {
+	x.released = true
+	x.done()
+}
+
+// inputs returns the hook around data to a command that does not keep the session from a pause. The data resumes the
+// session. If that fails, it waits until somebody else does.
+func (s *Session) inputs(ctx context.Context) func() (done func(), err error) {
+	return func() (func(), error) {
+		if done, err := s.use(ctx); err == nil {
+			return done, nil
+		}
+		return func() {}, nil
+	}
 }
 
 func (x *stepping) ended(code, signal int) {
@@ -332,6 +359,7 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 	if err != nil {
 		return nil, err
 	}
+	done = sync.OnceFunc(done)
 	defer done()
 	if limit, err = stepLimit(limit, s.Policy.Effective.Timeout, s.limits.Life); err != nil {
 		return nil, err
@@ -342,12 +370,12 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 	if err != nil {
 		return nil, err
 	}
+	x.done = done
 	if err = work(x); !errors.As(err, new(*run.SessionError)) {
 		if e := x.collect(ctx); err == nil {
 			err = e
 		} else if e != nil { // it ended in another way
-			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused,
-				record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
+			x.miss(e)
 		}
 	}
 	err = x.finish(ctx, err)

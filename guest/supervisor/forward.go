@@ -75,7 +75,7 @@ func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
 		conn.Close()
 	})
 	defer stop()
-	e := Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Stdin: conn, use: use}
+	e := Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Stdin: conn, Use: use}
 	return c.flow(ctx, e, func(p []byte) error {
 		_, err := conn.Write(p)
 		return err
@@ -88,9 +88,9 @@ func (c *Client) flow(ctx context.Context, e Exec, take func([]byte) error) erro
 	w := &window{room: contract.ForwardWindow, more: make(chan struct{}, 1)}
 	e.Dir, e.Stdout, e.reply, e.builtin = "/", w, io.Discard, true
 	done := func() {}
-	if e.use != nil {
+	if e.Use != nil {
 		var err error
-		if done, err = e.use(); err != nil {
+		if done, err = e.Use(); err != nil {
 			return err
 		}
 	}
