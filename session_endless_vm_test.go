@@ -19,19 +19,7 @@ func TestSessionEndless(t *testing.T) {
 	}
 	t.Cleanup(func() { rt.Close() })
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
-	over := make(chan error, 3)
-	start := func(c unitask.Command) (printed chan string) {
-		printed = make(chan string, 10_000)
-		c.Endless, c.Stdout = true, writerFunc(func(p []byte) (int, error) {
-			printed <- string(p)
-			return len(p), nil
-		})
-		go func() {
-			_, err := s.Exec(t.Context(), c)
-			over <- err
-		}()
-		return printed
-	}
+	over := make(chan error, 2)
 	next := func(what string, from chan string) (text string) {
 		t.Helper()
 		select {
@@ -49,10 +37,10 @@ func TestSessionEndless(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ticks := start(unitask.Command{Args: []string{"sh", "-c", "while :; do echo x; sleep 0.1; done"}})
+	ticks := execEndless(t, s, over, unitask.Command{Args: []string{"sh", "-c", "while :; do echo x; sleep 0.1; done"}})
 	next("the start", ticks)
 	from, to := io.Pipe()
-	echoed := start(unitask.Command{Args: []string{"cat"}, Stdin: from})
+	echoed := execEndless(t, s, over, unitask.Command{Args: []string{"cat"}, Stdin: from})
 	say := func(what string) {
 		t.Helper()
 		_, err := io.WriteString(to, what)
@@ -96,6 +84,20 @@ func TestSessionEndless(t *testing.T) {
 			t.Errorf("after its session: %v", err)
 		}
 	}
+}
+
+// execEndless runs a command, and returns what it prints.
+func execEndless(t *testing.T, s *unitask.Session, over chan error, c unitask.Command) (printed chan string) {
+	printed = make(chan string, 10_000)
+	c.Endless, c.Stdout = true, writerFunc(func(p []byte) (int, error) {
+		printed <- string(p)
+		return len(p), nil
+	})
+	go func() {
+		_, err := s.Exec(t.Context(), c)
+		over <- err
+	}()
+	return printed
 }
 
 // pauseSession pauses a session whose last input or output may still be in transit.

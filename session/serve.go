@@ -308,8 +308,9 @@ func (s *Session) ask(ctx context.Context, of chan chan error) error {
 
 // Pause saves the session's machine to the disk and frees its memory. The next step, command or file operation resumes
 // the machine. Nothing is lost except open connections, which are reset. Pause is a BusyError during one of these
-// calls, but not during an Exec that has no time limit and has started its command. It refuses a session whose machine holds secrets, which would be on the disk; secrets that are bound to hosts
-// are not in the machine. The session's Life continues.
+// calls, but not during an Exec that has no time limit and has started its command. It refuses a session whose machine
+// holds secrets, which would be on the disk; secrets that are bound to hosts are not in the machine. The session's Life
+// continues.
 func (s *Session) Pause(ctx context.Context) error {
 	if s.exposed > 0 {
 		return errors.New(

@@ -59,8 +59,8 @@ type Command struct {
 	Stdin io.Reader
 	// Stdout and Stderr receive the output while the command runs, in addition to the Result.
 	Stdout, Stderr io.Writer
-	// Unbounded gives Stdout and Stderr all of the output, also beyond the session's OutputBytes. The Result and the record
-	// keep that bound.
+	// Unbounded gives Stdout and Stderr all of the output, also beyond the session's OutputBytes. The Result and the
+	// record keep that bound.
 	Unbounded   bool
 	ResultBytes int // like a Step's
 	// Approve, if not nil, answers questions while the command runs, like IO.Approve.
