@@ -179,7 +179,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	if limit == 0 {
 		limit = s.limits.Life
 	}
-	x, err := s.newStep(s.asked(c), "command.sh", limit, b.stream(false), b.stream(true))
+	x, err := s.newStep(s.asked(c), "command.sh", limit, b.stream(false), b.stream(true), outputs{})
 	if err != nil {
 		stop(err)
 		leave()

@@ -86,9 +86,9 @@ func (f *forking) get(source *machine.Source) func(context.Context, machine.Spec
 
 // Fork starts n sessions that continue from the state of this one, with its variables, files and processes. Later
 // changes in one are not visible in another. Each has its own id, records and random numbers, and this session's
-// remaining time. This session keeps its open connections; in the forks they are reset. Fork returns a BusyError during
-// a step, and if more than MaxForks sessions would exist. It resumes a paused session first. If one fork can't start,
-// none does.
+// remaining time. This session keeps its open connections; in the forks they are reset. Fork returns a BusyError when
+// Pause does, and if more than MaxForks sessions would exist. It resumes a paused session first. If one fork can't
+// start, none does.
 func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if n < 1 || n > MaxForks {
 		return nil, policy.Bad("count", fmt.Sprint(n), "must be from 1 to %d", MaxForks)

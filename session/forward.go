@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// MaxForwarded bounds the connections of a session's forwarded ports together.
+// MaxForwarded bounds the connections to a session's ports: those of its forwarded ports and of Dial together.
 const MaxForwarded = 32
 
 // Forward is a TCP port of a session's machine on this host's loopback: anything on this host may connect to it.
@@ -90,13 +90,16 @@ type ports struct {
 	carried chan struct{} // one element per connection
 }
 
+// noPorts is the error under a ceiling that allows none.
+func noPorts() error { return policy.Bad("forwardedPorts", "1", "the ceiling allows none") }
+
 // reserve reserves a slot for a forwarded port; most is the number of slots.
 func (p *ports) reserve(most int) (leave func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case most < 0:
-		return nil, policy.Bad("forwardedPorts", "1", "the ceiling allows none")
+		return nil, noPorts()
 	case p.open >= most:
 		return nil, &run.BusyError{
 			What:  fmt.Sprintf("%d ports of this session are forwarded, which is the most: end one", p.open),

@@ -59,7 +59,21 @@ func (o *outBox) restore(stamps []byte) {
 // collect collects the files in /out after a step or command. Later failures of the guest do not fail the step.
 func (x *stepping) collect(ctx context.Context) error {
 	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
-	if most <= 0 || ctx.Err() != nil || !s.client.Out() {
+	if most <= 0 || ctx.Err() != nil {
+		return nil
+	}
+	if x.released {
+		done, err := s.useRunning(ctx)
+		switch {
+		case errors.Is(err, errPaused): // the next step returns them
+			return nil
+		case err != nil:
+			x.miss(err)
+			return nil
+		}
+		defer done()
+	}
+	if !s.client.Out() {
 		return nil
 	}
 	timed, cancel := s.clocks.start(ctx, s.manager.Engine.Grace)
@@ -71,15 +85,18 @@ func (x *stepping) collect(ctx context.Context) error {
 	}
 	x.res.Artifacts, x.res.ArtifactsRefused = to.Kept, to.Refused
 	if left != nil && ctx.Err() == nil {
-		x.res.ArtifactsRefused = append(
-			x.res.ArtifactsRefused,
-			record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + left.Error(), Missed: true},
-		)
+		x.miss(left)
 	}
 	if errors.Is(err, record.ErrEnough) {
 		return nil
 	}
 	return err
+}
+
+// miss notes that not all of /out came.
+func (x *stepping) miss(why error) {
+	x.res.ArtifactsRefused = append(x.res.ArtifactsRefused,
+		record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + why.Error(), Missed: true})
 }
 
 // take copies the new files. left explains why the guest has not sent all of them; err is an error of the record.

@@ -31,7 +31,7 @@ const (
 	sessionPaused
 )
 
-// errPaused is the error of a paused machine's streams.
+// errPaused is the error of a paused machine's streams, and of what does not resume it.
 var errPaused = errors.New("the session is paused")
 
 // serve carries a session's frames until the session ends, by itself or at the end of its life; meanwhile it
@@ -225,6 +225,21 @@ func (s *Session) restore(ctx context.Context, x *engine.Execution, folder strin
 
 // use marks the session as needed until done is called, and resumes a paused one.
 func (s *Session) use(ctx context.Context) (done func(), err error) {
+	return s.begins(ctx, s.ensureRunning)
+}
+
+// useRunning is like use, but does not resume a paused session: the error is then errPaused.
+func (s *Session) useRunning(ctx context.Context) (done func(), err error) {
+	return s.begins(ctx, func(context.Context) error {
+		if s.state == sessionPaused {
+			return errPaused
+		}
+		return nil
+	})
+}
+
+// begins begins a use of the session. run makes sure that its machine runs.
+func (s *Session) begins(ctx context.Context, run func(context.Context) error) (done func(), err error) {
 	if err := s.change(ctx); err != nil {
 		return nil, err
 	}
@@ -239,7 +254,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
 	}
-	if err := s.ensureRunning(ctx); err != nil {
+	if err := run(ctx); err != nil {
 		return nil, err
 	}
 	return s.usage.begin(true), nil
@@ -293,8 +308,9 @@ func (s *Session) ask(ctx context.Context, of chan chan error) error {
 
 // Pause saves the session's machine to the disk and frees its memory. The next step, command or file operation resumes
 // the machine. Nothing is lost except open connections, which are reset. Pause is a BusyError during one of these
-// calls. It refuses a session whose machine holds secrets, which would be on the disk; secrets that are bound to hosts
-// are not in the machine. The session's Life continues.
+// calls, but not during an Exec that has no time limit and has started its command. It refuses a session whose machine
+// holds secrets, which would be on the disk; secrets that are bound to hosts are not in the machine. The session's Life
+// continues.
 func (s *Session) Pause(ctx context.Context) error {
 	if s.exposed > 0 {
 		return errors.New(

@@ -21,7 +21,6 @@ import (
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
-	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -53,11 +52,17 @@ type Command struct {
 	Dir     string            // "" means the session's folder
 	Env     map[string]string // in addition to the session's
 	Timeout time.Duration     // 0 means the session's
-	Endless bool              // with Timeout 0: no time limit except the session's end
-	Stdin   io.Reader         // like IO.Stdin
+	// Endless with Timeout 0 means no time limit except the session's end. The session may be paused and forked while the
+	// command runs, as with Start. In the forks its output is lost, and it reads no more.
+	Endless bool
+	// Stdin is like IO.Stdin. What an Endless command gets resumes a paused session.
+	Stdin io.Reader
 	// Stdout and Stderr receive the output while the command runs, in addition to the Result.
 	Stdout, Stderr io.Writer
-	ResultBytes    int // like a Step's
+	// Unbounded gives Stdout and Stderr all of the output, also beyond the session's OutputBytes. The Result and the
+	// record keep that bound.
+	Unbounded   bool
+	ResultBytes int // like a Step's
 	// Approve, if not nil, answers questions while the command runs, like IO.Approve.
 	Approve run.Approver
 	// Terminal gives the command a terminal instead of its streams. All output goes to Stdout, and not into the Result or
@@ -116,7 +121,8 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	defer s.askers.add(step.Approve)()
 	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs,
 		InlineFiles: step.InlineFiles}
-	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr,
+	to := outputs{step.Stdout, step.Stderr, step.ResultBytes, false}
+	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, to,
 		func(x *stepping) error {
 			if err := s.bring(ctx, x, brought); err != nil {
 				return err
@@ -155,17 +161,17 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 	}
 	defer s.askers.add(c.Approve)()
 	var resized <-chan run.TerminalSize
-	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
+	limit, to := c.Timeout, outputs{c.Stdout, c.Stderr, c.ResultBytes, c.Unbounded}
 	if t := c.Terminal; t != nil {
 		size := t.Size
 		e.Terminal, resized = &size, t.Resized
 		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
-		stdout = nil
+		to.stdout = nil
 	}
 	if limit == 0 && (c.Endless || c.Terminal != nil) {
 		limit = endless
 	}
-	return s.step(ctx, s.asked(c), "command.sh", limit, c.ResultBytes, stdout, stderr, func(x *stepping) error {
+	return s.step(ctx, s.asked(c), "command.sh", limit, to, func(x *stepping) error {
 		x.rec.User = c.User
 		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
@@ -173,9 +179,15 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 		if c.Terminal != nil {
 			e.Stdout = c.Stdout
 		}
+		if limit == endless {
+			e.Use = s.inputs(timed)
+		}
 		cmd, err := s.startCommand(timed, c, e)
 		if err != nil {
 			return err
+		}
+		if limit == endless {
+			x.release()
 		}
 		var sizes sync.WaitGroup
 		if resized != nil {
@@ -251,6 +263,25 @@ type stepping struct {
 	stdout, stderr       io.WriteCloser
 	cappedOut, cappedErr *bounded.Stream
 	background           bool
+	done                 func() // ends its use of the session
+	released             bool   // it has ended its use, although its command runs
+}
+
+// release lets the session be paused and forked while the step's command runs.
+func (x *stepping) release() {
+	x.released = true
+	x.done()
+}
+
+// inputs returns the hook around data to a command that does not keep the session from a pause. The data resumes the
+// session. If that fails, it waits until somebody else does.
+func (s *Session) inputs(ctx context.Context) func() (done func(), err error) {
+	return func() (func(), error) {
+		if done, err := s.use(ctx); err == nil {
+			return done, nil
+		}
+		return func() {}, nil
+	}
 }
 
 func (x *stepping) ended(code, signal int) {
@@ -313,32 +344,38 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 // LongestStep returns both the maximum and the default time limit of a step.
 func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
 
+// outputs say who receives a step's output.
+type outputs struct {
+	stdout, stderr io.Writer // the caller's; nil means none
+	shown          int       // bytes of each stream in the Result; 0 means all
+	unbounded      bool      // see Command.Unbounded
+}
+
 // step makes a record, runs a step and finishes the record.
-func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, shown int, stdout,
-	stderr io.Writer,
+func (s *Session) step(ctx context.Context, req run.Request, name string, limit time.Duration, to outputs,
 	work func(*stepping) error,
 ) (*run.Result, error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
 	}
+	done = sync.OnceFunc(done)
 	defer done()
 	if limit, err = stepLimit(limit, s.Policy.Effective.Timeout, s.limits.Life); err != nil {
 		return nil, err
 	}
 	var outs, errs bytes.Buffer
-	shown = cmp.Or(shown, math.MaxInt)
-	x, err := s.newStep(req, name, limit, also(&bounded.Head{To: &outs, Left: int64(shown)}, stdout),
-		also(&bounded.Head{To: &errs, Left: int64(shown)}, stderr))
+	shown := int64(cmp.Or(to.shown, math.MaxInt))
+	x, err := s.newStep(req, name, limit, &bounded.Head{To: &outs, Left: shown}, &bounded.Head{To: &errs, Left: shown}, to)
 	if err != nil {
 		return nil, err
 	}
+	x.done = done
 	if err = work(x); !errors.As(err, new(*run.SessionError)) {
 		if e := x.collect(ctx); err == nil {
 			err = e
 		} else if e != nil { // it ended in another way
-			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused,
-				record.Refusal{Path: program.OutDir, Reason: "not all of it came: " + e.Error(), Missed: true})
+			x.miss(e)
 		}
 	}
 	err = x.finish(ctx, err)
@@ -349,8 +386,8 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 	return x.res, err
 }
 
-// newStep makes a step and its record.
-func (s *Session) newStep(req run.Request, name string, limit time.Duration, stdout, stderr io.Writer,
+// newStep makes a step and its record. more are the writers beside stdout and stderr.
+func (s *Session) newStep(req run.Request, name string, limit time.Duration, stdout, stderr io.Writer, more outputs,
 ) (*stepping, error) {
 	eff := s.Policy.Effective
 	eff.Timeout = limit
@@ -363,8 +400,8 @@ func (s *Session) newStep(req run.Request, name string, limit time.Duration, std
 	res := &run.Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned,
 		MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: run.OutcomeFailed, ExitCode: run.ExitHost}
 	x := &stepping{s: s, asked: req, rec: rec, res: res, began: began, limit: limit,
-		cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout),
-		cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
+		cappedOut: more.stream(eff.OutputBytes, rec.Stdout(), stdout, more.stdout),
+		cappedErr: more.stream(eff.OutputBytes, rec.Stderr(), stderr, more.stderr)}
 	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
 	return x, nil
 }
@@ -414,12 +451,17 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// also adds a second writer, if there is one.
-func also(w, second io.Writer) io.Writer {
-	if second == nil {
-		return w
+// stream returns a stream of output to a record and two writers; the second may be nil.
+func (o outputs) stream(limit int64, rec, first, second io.Writer) *bounded.Stream {
+	switch {
+	case second == nil:
+		return bounded.NewStream(limit, rec, first)
+	case o.unbounded:
+		stream := bounded.NewStream(limit, rec, first)
+		stream.All = second
+		return stream
 	}
-	return io.MultiWriter(w, second)
+	return bounded.NewStream(limit, rec, io.MultiWriter(first, second))
 }
 
 // begun stores the data of the session's run and closes ready.

@@ -26,12 +26,14 @@ type Exec struct {
 	Terminal *guest.Size
 	// Stdin may be nil, which means end of file at once.
 	Stdin io.Reader
+	// Use, if not nil, is called around data that is sent to it after its start. The machine must run until done is
+	// called.
+	Use func() (done func(), err error)
 	// Stdout and Stderr receive its output; they must not block.
 	Stdout, Stderr io.Writer
 
 	reply   io.Writer // receives its descriptor 3, if not nil
 	builtin bool
-	use     func() (done func(), err error) // called around data that is sent to it, if not nil
 }
 
 func execFrame(e Exec, mayRoot bool) ([]byte, error) {

@@ -45,7 +45,7 @@ func (c *Client) State(list []*Interpreter) State {
 	st := State{Next: c.next, MayRoot: c.MayRoot}
 	for _, id := range slices.Sorted(maps.Keys(c.commands)) {
 		cmd := c.commands[id]
-		st.Commands = append(st.Commands, CommandState{id, cmd.exec.Args[0], cmd.exec.use != nil})
+		st.Commands = append(st.Commands, CommandState{id, cmd.exec.Args[0], cmd.exec.builtin && cmd.exec.Use != nil})
 		if at := slices.IndexFunc(list, func(in *Interpreter) bool { return in.cmd == cmd }); at >= 0 {
 			in := InterpreterState{ID: id, Language: list[at].Language}
 			for i := range in.Kept {

@@ -56,26 +56,33 @@ func (w *window) give(units int) {
 }
 
 // Connect forwards a client's connection to a TCP port of the machine until either side closes it or ctx ends. It then
-// closes the connection, with a reset unless the machine closed it in order. use is called before data is sent to the
-// machine, which must run until done is called. The error is a syscall.Errno if nothing listens there.
-func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn,
+// closes the connection, over TCP with a reset unless the machine closed it in order. use is called before data is sent
+// to the machine, which must run until done is called. The error is a syscall.Errno if nothing listens there.
+func (c *Client) Connect(ctx context.Context, port uint16, conn net.Conn,
 	use func() (done func(), err error)) error {
 	err := c.connect(ctx, port, conn, use)
 	if err != nil {
-		_ = conn.SetLinger(0)
+		reset(conn)
 	}
 	conn.Close()
 	return err
 }
 
-func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn,
+// reset closes a connection, over TCP with a reset.
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	conn.Close()
+}
+
+func (c *Client) connect(ctx context.Context, port uint16, conn net.Conn,
 	use func() (done func(), err error)) error {
 	stop := context.AfterFunc(ctx, func() { // also while a write to it waits, or it does not read
-		_ = conn.SetLinger(0)
-		conn.Close()
+		reset(conn)
 	})
 	defer stop()
-	e := Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Stdin: conn, use: use}
+	e := Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Stdin: conn, Use: use}
 	return c.flow(ctx, e, func(p []byte) error {
 		_, err := conn.Write(p)
 		return err
@@ -88,9 +95,9 @@ func (c *Client) flow(ctx context.Context, e Exec, take func([]byte) error) erro
 	w := &window{room: contract.ForwardWindow, more: make(chan struct{}, 1)}
 	e.Dir, e.Stdout, e.reply, e.builtin = "/", w, io.Discard, true
 	done := func() {}
-	if e.use != nil {
+	if e.Use != nil {
 		var err error
-		if done, err = e.use(); err != nil {
+		if done, err = e.Use(); err != nil {
 			return err
 		}
 	}

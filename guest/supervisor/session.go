@@ -327,9 +327,9 @@ func (cmd *Command) give(kind byte, p []byte) error {
 		default:
 		}
 		done := func() {}
-		if cmd.exec.use != nil {
+		if cmd.exec.Use != nil {
 			var err error
-			if done, err = cmd.exec.use(); err != nil {
+			if done, err = cmd.exec.Use(); err != nil {
 				return err
 			}
 		}

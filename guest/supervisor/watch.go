@@ -34,7 +34,7 @@ func (c *Client) Watch(ctx context.Context, root bool, name string, recursive bo
 		deep = "1"
 	}
 	w := &watching{ready: ready, on: on}
-	return c.flow(ctx, Exec{Args: []string{"watch", name, deep}, Root: root, use: use}, w.take)
+	return c.flow(ctx, Exec{Args: []string{"watch", name, deep}, Root: root, Use: use}, w.take)
 }
 
 // watching parses what the machine tells of a watch. ../init/sessionwatch.c has the format.

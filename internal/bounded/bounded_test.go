@@ -60,7 +60,9 @@ func TestReader(t *testing.T) {
 
 func TestStream(t *testing.T) {
 	var record bytes.Buffer
+	var all strings.Builder
 	s := NewStream(4, &record, nil)
+	s.All = &all
 	for _, w := range []string{"abc", "def", "g"} {
 		if n, err := s.Write([]byte(w)); n != len(w) || err != nil {
 			t.Errorf("Write(%q) = %d, %v", w, n, err)
@@ -71,6 +73,9 @@ func TestStream(t *testing.T) {
 	); got != "abcd" || record.String() != got || !s.Truncated ||
 		s.Tail.String() != "abcdefg" {
 		t.Errorf("got %q, record %q, truncated %t, tail %q", got, &record, s.Truncated, s.Tail.String())
+	}
+	if all.String() != "abcdefg" {
+		t.Errorf("all is %q", &all)
 	}
 	s.Restart(4)
 	if s.Truncated || len(s.Bytes()) != 0 {

@@ -12,6 +12,7 @@ import (
 type Stream struct {
 	Truncated bool        // more came than the limit
 	Tail      tail.Buffer // the end of the stream, for diagnosis; includes dropped bytes
+	All       io.Writer   // also receives what is beyond the limit; may be nil
 
 	left      int64
 	record    io.Writer
@@ -37,6 +38,11 @@ func NewStream(limit int64, record, out io.Writer) *Stream {
 func (c *Stream) Write(p []byte) (int, error) {
 	n := len(p)
 	_, _ = c.Tail.Write(p)
+	if c.All != nil {
+		if _, err := c.All.Write(p); err != nil {
+			return 0, &WriteError{err}
+		}
+	}
 	if int64(len(p)) > c.left {
 		c.Truncated = true
 		p = p[:c.left]

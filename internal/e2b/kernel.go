@@ -70,8 +70,8 @@ func (box *sandbox) newKernel(ctx context.Context, cwd string) (*kernel, error) 
 	k := &kernel{stdin: to, more: make(chan struct{}, 1), over: make(chan struct{}), stop: stop}
 	started, errors := make(chan struct{}), &tailWriter{most: maxKept}
 	c := unitask.Command{Args: []string{"python3", "-c", kernelSource}, Dir: cwd, Env: box.environment(defaultUser, nil),
-		User: defaultUser, Endless: true, ResultBytes: 1, Stdin: from, Stdout: &messageReader{to: k},
-		Stderr: errors, Started: func(run session.Running) { k.run = run; close(started) }}
+		User: defaultUser, Endless: true, Unbounded: true, ResultBytes: 1, Stdin: from,
+		Stdout: &messageReader{to: k}, Stderr: errors, Started: func(run session.Running) { k.run = run; close(started) }}
 	go func() {
 		_, k.why = box.session.Exec(life, c)
 		stop()

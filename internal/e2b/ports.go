@@ -2,55 +2,39 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"strconv"
-	"sync"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 )
 
-// ports are the ports of a sandbox to which requests were forwarded.
-type ports struct {
-	mu  sync.Mutex
-	all map[int]*unitask.Forward
-}
-
-// of returns the way to a port.
-func (p *ports) of(session *unitask.Session, port int) (*unitask.Forward, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if f := p.all[port]; f != nil {
-		return f, nil
+// dial connects to a port of a sandbox that runs. It resumes a machine that is paused because nobody used it, but not a
+// paused sandbox.
+func (box *sandbox) dial(ctx context.Context, port int) (net.Conn, error) {
+	if !box.ready() {
+		return nil, errNotRunning
 	}
-	f, err := session.Forward(port, 0)
-	if err != nil {
+	conn, err := box.session.Dial(ctx, port)
+	if err == nil || !box.session.Paused() {
+		return conn, err
+	}
+	box.changing.Lock() // nobody pauses the sandbox meanwhile
+	defer box.changing.Unlock()
+	if !box.ready() {
+		return nil, errNotRunning
+	}
+	if err := box.session.Resume(ctx); err != nil {
 		return nil, err
 	}
-	if p.all == nil {
-		p.all = map[int]*unitask.Forward{}
-	}
-	p.all[port] = f
-	return f, nil
-}
-
-func (p *ports) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, f := range p.all {
-		_ = f.Close()
-	}
-	p.all = nil
+	return box.session.Dial(ctx, port)
 }
 
 // forward sends a request to a port of a sandbox. The sandbox's token and the caller's own do not go with it.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, box *sandbox, port int) {
-	f, err := box.ports.of(box.session, port)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(out *httputil.ProxyRequest) {
 			out.Out.URL.Scheme, out.Out.URL.Host = "http", "127.0.0.1:"+strconv.Itoa(port)
@@ -60,10 +44,12 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, box *sandbox, p
 			out.SetXForwarded()
 		},
 		Transport: &http.Transport{DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, network, f.Addr.String())
-			}},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return box.dial(ctx, port) }},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if errors.As(err, new(*policy.FieldError)) || errors.As(err, new(*unitask.BusyError)) {
+				s.fail(w, r, err)
+				return
+			}
 			writeError(w, http.StatusBadGateway, "nothing answers on port "+strconv.Itoa(port)+" of the sandbox")
 		},
 	}

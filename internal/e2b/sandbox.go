@@ -38,7 +38,6 @@ type sandbox struct {
 	processes                    processes
 	watchers                     watchers
 	contexts                     contexts
-	ports                        ports
 	log                          boxLog
 
 	changing sync.Mutex // held to pause, resume and fork
@@ -173,7 +172,6 @@ func (s *Server) forget(box *sandbox) {
 	box.state = gone
 	box.timer.Stop()
 	box.mu.Unlock()
-	box.ports.close()
 	s.remove(box.id)
 }
 
