@@ -25,7 +25,8 @@ type API interface {
 
 // apis serves the requests of other APIs, and rest all others. A caller that an API's own credentials identify needs
 // no other token.
-func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.Handler, rest http.Handler) http.Handler {
+func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.Handler,
+	rest http.Handler) http.Handler {
 	type entry struct {
 		API
 		protected, named http.Handler

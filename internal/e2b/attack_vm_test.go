@@ -51,7 +51,8 @@ func TestAttackTenants(t *testing.T) {
 		{"a URL that has expired", "GET", "/files?" + expired.Encode(), nil, "401"},
 		{"a signature for a process", "GET", "/process.Process/List?" + q.Encode(), headers{idHeader, alice.id}, "401"},
 		{"her port, without a token", "GET", "/", headers{idHeader, alice.id, portHeader, "80"}, "403"},
-		{"her code interpreter, without a token", "GET", "/contexts", headers{idHeader, alice.id, portHeader, "49999"}, "403"},
+		{"her code interpreter, without a token", "GET", "/contexts",
+			headers{idHeader, alice.id, portHeader, "49999"}, "403"},
 		{"MCP through her host", "GET", "/mcp", headers{"Host", "3000-" + alice.id + ".boxes.test"}, "403"},
 		{"the server's metrics through her sandbox", "GET", "/metrics", daemon(""), "401"},
 	} {

@@ -33,6 +33,8 @@ func (c *networkConfig) check() error {
 		return policy.Bad("network.egressProxy", "given", "unitask has no proxy for a sandbox")
 	case len(c.Rules) > 0:
 		return policy.Bad("network.rules", "given", "unitask changes no requests here: bind a secret to the host")
+	case c.MaskHost != "":
+		return policy.Bad("network.maskRequestHost", c.MaskHost, "a sandbox's ports get their own host")
 	case len(c.AllowOut) > maxHosts:
 		return policy.Bad("network.allowOut", "too long", "has at most %d entries", maxHosts)
 	}

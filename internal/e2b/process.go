@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -134,7 +135,8 @@ func (s *Server) start(ctx context.Context, req *connect.Request[startRequest],
 		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the sandbox runs %d processes", maxProcesses))
 	}
 	if err := checkNames(in.Process.Envs); err != nil || in.Tag != nil && len(*in.Tag) > maxTag {
-		return connect.NewError(connect.CodeInvalidArgument, errors.Join(err, fmt.Errorf("a tag has at most %d bytes", maxTag)))
+		return connect.NewError(connect.CodeInvalidArgument,
+			cmp.Or(err, fmt.Errorf("the tag has more than %d bytes", maxTag)))
 	}
 	p := &process{info: processInfo{Config: in.Process.listed(), Tag: in.Tag}, pty: in.PTY != nil}
 	events := p.out.subscribe()

@@ -106,7 +106,8 @@ func (b *box) input(t *testing.T) {
 	if !s.Receive() || string(s.Msg().Event.Data.Stdout) != "line\n" {
 		t.Fatalf("%+v %v", s.Msg(), s.Err())
 	}
-	if _, err := call[selectRequest, empty](b, "/process.Process/CloseStdin", &selectRequest{selector{PID: &pid}}); err != nil {
+	if _, err := call[selectRequest, empty](b, "/process.Process/CloseStdin",
+		&selectRequest{selector{PID: &pid}}); err != nil {
 		t.Fatal(err)
 	}
 	if !s.Receive() || s.Msg().Event.End == nil || s.Msg().Event.End.ExitCode != 0 {
@@ -146,7 +147,8 @@ func (b *box) files(t *testing.T) {
 	if err != nil || moved.Entry.Path != "/home/user/d/other" || moved.Entry.Size != 3 {
 		t.Fatalf("%+v %v", moved, err)
 	}
-	for name, want := range map[string]connect.Code{"none": connect.CodeNotFound, "d/other/x": connect.CodeInvalidArgument} {
+	for name, want := range map[string]connect.Code{"none": connect.CodeNotFound,
+		"d/other/x": connect.CodeInvalidArgument} {
 		if _, err := call[pathRequest, entryMessage](b, "/filesystem.Filesystem/Stat",
 			&pathRequest{name}); connect.CodeOf(err) != want {
 			t.Errorf("stat %s: got %v, want %s", name, err, want)
@@ -165,8 +167,8 @@ func (b *box) transfers(t *testing.T) {
 	part, _ := parts.CreateFormFile("file", "up/one.txt")
 	fmt.Fprint(part, "one")
 	parts.Close()
-	status, text := b.send("POST", "/files", form.Bytes(), b.headers(daemonPort, "Content-Type", parts.FormDataContentType(),
-		"X-Metadata-Author", "me"))
+	status, text := b.send("POST", "/files", form.Bytes(), b.headers(daemonPort,
+		"Content-Type", parts.FormDataContentType(), "X-Metadata-Author", "me"))
 	want := `[{"name":"one.txt","path":"/home/user/up/one.txt","type":"file","metadata":{"author":"me"}}]`
 	if status != 200 || strings.TrimSpace(string(text)) != want {
 		t.Errorf("a form: %d %s", status, text)
