@@ -294,6 +294,13 @@ func (b *box) control(t *testing.T) {
 	if err := json.Unmarshal(text, &list); err != nil || len(list) != 1 || list[0].MemTotal < 100<<20 {
 		t.Errorf("%s %v", text, err)
 	}
+	no, tag := false, "ticks" // a command that runs keeps nothing from a pause, and continues after it
+	ticks, err := stream[startRequest, eventMessage](t.Context(), b, "/process.Process/Start", &startRequest{Tag: &tag,
+		Process: processConfig{Cmd: "sh", Args: []string{"-c", "while :; do echo tick; sleep 0.1; done"}}, Stdin: &no})
+	if err != nil || !ticks.Receive() || !ticks.Receive() {
+		t.Fatal(err, ticks.Err())
+	}
+	defer ticks.Close()
 	b.want(204, "POST", "/sandboxes/"+b.id+"/pause", nil)
 	b.want(409, "POST", "/sandboxes/"+b.id+"/pause", nil)
 	if status, _ := b.send("GET", "/health", nil, b.headers(daemonPort)); status != 502 {
@@ -303,6 +310,15 @@ func (b *box) control(t *testing.T) {
 	b.want(200, "POST", "/sandboxes/"+b.id+"/connect", object{"timeout": 300})
 	if status, _ := b.send("GET", "/health", nil, b.headers(daemonPort)); status != 204 {
 		t.Errorf("the health of a resumed sandbox: %d", status)
+	}
+	for range 20 { // more than were printed before the pause
+		if !ticks.Receive() {
+			t.Fatalf("the command ended: %v", ticks.Err())
+		}
+	}
+	if _, err := call[signalRequest, empty](b, "/process.Process/SendSignal",
+		&signalRequest{selector{Tag: &tag}, "SIGNAL_SIGKILL"}); err != nil {
+		t.Error(err)
 	}
 }
 
