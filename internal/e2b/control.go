@@ -177,7 +177,8 @@ func (s *Server) begin(ctx context.Context, box *sandbox) error {
 	req := t.request()
 	box.network.grant(&req, box.internet)
 	box.cpus, box.memoryMB = max(1, int(req.CPUs)), cmp.Or(req.MemoryMB, policy.DefaultMemoryMB)
-	made, err := s.opts.Runtime.NewSessionFor(ctx, box.caller, unitask.SessionRequest{Request: req, Root: true})
+	made, err := s.opts.Runtime.NewSessionFor(ctx, box.caller, unitask.SessionRequest{Request: req, Root: true,
+		Idle: maxTimeout})
 	if err != nil {
 		return err
 	}
