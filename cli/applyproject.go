@@ -18,7 +18,7 @@ import (
 
 // hasProject reports whether an argument of apply is a session with a project: its name, which no run has, or its id.
 func hasProject(runs *record.Store, name string) bool {
-	if name[0] >= 'a' && name[0] <= 'z' && name != "last" {
+	if name != "" && name[0] >= 'a' && name[0] <= 'z' && name != "last" {
 		return true
 	}
 	id, err := runs.Find(name)

@@ -272,6 +272,9 @@ func (s *Session) change(ctx context.Context) error {
 
 // ensureRunning resumes a session that is paused.
 func (s *Session) ensureRunning(ctx context.Context) error {
+	if s.state == sessionPaused && s.firm {
+		return errPaused
+	}
 	if s.state == sessionPaused {
 		if err := s.renewCeiling(); err != nil {
 			return fmt.Errorf("resume the session: %w", err)
@@ -311,7 +314,13 @@ func (s *Session) ask(ctx context.Context, of chan chan error) error {
 // calls, but not during an Exec that has no time limit and has started its command. It refuses a session whose machine
 // holds secrets, which would be on the disk; secrets that are bound to hosts are not in the machine. The session's Life
 // continues.
-func (s *Session) Pause(ctx context.Context) error {
+func (s *Session) Pause(ctx context.Context) error { return s.pause(ctx, false) }
+
+// PauseFirmly is Pause, but only Resume resumes the session. Everything else that needs the machine is an error until
+// then, or waits.
+func (s *Session) PauseFirmly(ctx context.Context) error { return s.pause(ctx, true) }
+
+func (s *Session) pause(ctx context.Context, firm bool) error {
 	if s.exposed > 0 {
 		return errors.New(
 			"a session whose machine holds secrets is not paused: they would be on the disk; bind them to hosts (NAME@HOST)",
@@ -331,6 +340,7 @@ func (s *Session) Pause(ctx context.Context) error {
 	uses, calls := s.usage.now()
 	switch {
 	case s.state == sessionPaused:
+		s.firm = s.firm || firm
 		return nil
 	case uses > 0:
 		return errStepping
@@ -343,14 +353,17 @@ func (s *Session) Pause(ctx context.Context) error {
 		give()
 		return fmt.Errorf("pause the session: %w", err)
 	}
-	s.state = sessionPaused
+	s.state, s.firm = sessionPaused, firm
 	s.keepFiles(files, calls)
 	return nil
 }
 
 // Resume resumes a paused session's machine, as a step would.
 func (s *Session) Resume(ctx context.Context) error {
-	done, err := s.use(ctx)
+	done, err := s.begins(ctx, func(ctx context.Context) error {
+		s.firm = false
+		return s.ensureRunning(ctx)
+	})
 	if err == nil {
 		done()
 	}

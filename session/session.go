@@ -122,6 +122,7 @@ type inside struct {
 type lifecycle struct {
 	changing               chan struct{} // held during a pause, a resumption or a fork
 	state                  sessionState
+	firm                   bool // only Resume ends the pause
 	forking                *forking
 	pauses, resumes, forks chan chan error
 

@@ -22,7 +22,7 @@ import (
 const (
 	maxContexts = 32
 	maxCode     = 4 << 20  // bytes of a request
-	maxMessage  = 32 << 20 // bytes of a message from a kernel: a picture, in base64
+	maxMessage  = 12 << 20 // bytes of a message from a kernel: a picture, in base64
 	maxPrinted  = 128 << 20
 	interrupts  = 5 * time.Second // how long code may take to end after an interrupt
 )

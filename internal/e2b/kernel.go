@@ -36,7 +36,7 @@ type kernel struct {
 
 // maxQueued bounds the bytes of a kernel's messages that nobody has taken. One with more is ended: its writer must not
 // wait.
-const maxQueued = 32 << 20
+const maxQueued = 16 << 20
 
 // put queues a message.
 func (k *kernel) put(text []byte) {
@@ -81,10 +81,17 @@ func (box *sandbox) newKernel(ctx context.Context, cwd string) (*kernel, error) 
 	for {
 		select {
 		case <-k.more:
-			if slices.ContainsFunc(k.take(), isReady) {
-				<-started
-				return k, nil
+			if !slices.ContainsFunc(k.take(), isReady) {
+				continue
 			}
+			select {
+			case <-started:
+				return k, nil
+			case <-k.over:
+			case <-ctx.Done():
+			}
+			stop()
+			return nil, errKernel
 		case <-k.over:
 			return nil, fmt.Errorf("the template has no Python with IPython, which the code interpreter needs: %v %.300s", k.why,
 				errors.kept)
@@ -160,10 +167,17 @@ func (box *sandbox) warmUp() {
 	if err != nil {
 		return
 	}
-	of.turn <- struct{}{}
-	defer func() { <-of.turn }()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	select {
+	case of.turn <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-of.turn }()
+	if of.kernel != nil {
+		return
+	}
 	if k, err := box.newKernel(ctx, of.Cwd); err == nil {
 		of.kernel = k
 	}

@@ -24,8 +24,13 @@ type metric struct {
 	DiskTotal int64   `json:"diskTotal"`
 }
 
+// measureTime bounds a measurement.
+const measureTime = 10 * time.Second
+
 // measure returns a sandbox's measurements, as its kernel reports them. The files of a sandbox are in its memory.
 func (box *sandbox) measure(ctx context.Context) (metric, error) {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
 	at := time.Now()
 	m := metric{Timestamp: stamp(at), Unix: at.Unix(), CPUs: box.cpus}
 	text, err := box.readSmall(ctx, "/proc/meminfo")
@@ -38,8 +43,9 @@ func (box *sandbox) measure(ctx context.Context) (metric, error) {
 	m.DiskUsed, m.DiskTotal = of["Shmem"], m.MemTotal/2
 	if text, err = box.readSmall(ctx, "/proc/loadavg"); err == nil {
 		first, _, _ := strings.Cut(text, " ")
-		load, _ := strconv.ParseFloat(first, 64)
-		m.CPUUsed = min(load/float64(box.cpus), 1) * 100
+		if load, err := strconv.ParseFloat(first, 64); err == nil && load >= 0 { // NaN is not
+			m.CPUUsed = min(load/float64(box.cpus), 1) * 100
+		}
 	}
 	return m, nil
 }

@@ -102,11 +102,17 @@ func (r *reader) wake() {
 	}
 }
 
-// subscribe returns a reader of the output from now on.
+// maxReaders bounds the clients that follow a process at once.
+const maxReaders = 8
+
+// subscribe returns a reader of the output from now on, nil if there are too many.
 func (o *output) subscribe() *reader {
 	r := &reader{more: make(chan struct{}, 1)}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if len(o.readers) >= maxReaders {
+		return nil
+	}
 	if o.readers == nil {
 		o.readers = map[*reader]bool{}
 	}

@@ -255,6 +255,9 @@ func (s *Server) attach(ctx context.Context, req *connect.Request[selectRequest]
 		return err
 	}
 	events := p.out.subscribe()
+	if events == nil {
+		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d clients follow the process", maxReaders))
+	}
 	if err := stream.Send(&eventMessage{processEvent{Start: &startedEvent{p.info.PID}}}); err != nil {
 		p.out.leave(events)
 		return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
 	"slices"
@@ -47,6 +49,7 @@ type sandbox struct {
 	timer    *time.Timer
 	pauses   bool // at its end, in place of being killed
 	resumes  bool // by a request to it
+	late     int  // attempts to pause it at its end
 }
 
 // state is the state of a sandbox.
@@ -193,7 +196,8 @@ func (s *Server) expire(box *sandbox) {
 	}
 	switch err := s.pause(context.Background(), box); {
 	case err == nil, errors.Is(err, errNotRunning):
-	case errors.As(err, new(*unitask.BusyError)):
+	case errors.As(err, new(*unitask.BusyError)) && box.late < maxLate:
+		box.late++ // only this timer's function uses it
 		box.setEnd(time.Now().Add(pauseAgain))
 	default:
 		s.opts.Log.Error("e2b: a sandbox could not be paused at its end, and was killed", "id", box.id, "error", err)
@@ -201,11 +205,14 @@ func (s *Server) expire(box *sandbox) {
 	}
 }
 
-// pauseAgain is the time until a sandbox that is busy at its end is paused.
-const pauseAgain = 10 * time.Second
+// A sandbox that is busy at its end is paused a little later, or killed if it stays busy.
+const (
+	pauseAgain = 10 * time.Second
+	maxLate    = 6
+)
 
 // errNotRunning means that a sandbox is paused, or gone.
-var errNotRunning = errors.New("the sandbox is not running")
+var errNotRunning = fmt.Errorf("the sandbox is not running: %w", fs.ErrExist)
 
 // pause pauses a sandbox.
 func (s *Server) pause(ctx context.Context, box *sandbox) error {
@@ -221,7 +228,7 @@ func (s *Server) pause(ctx context.Context, box *sandbox) error {
 	if was != running {
 		return errNotRunning
 	}
-	if err := box.session.Pause(ctx); err != nil {
+	if err := box.session.PauseFirmly(ctx); err != nil {
 		box.mu.Lock()
 		defer box.mu.Unlock()
 		if box.state == asleep {

@@ -306,6 +306,10 @@ func (b *box) control(t *testing.T) {
 	if status, _ := b.send("GET", "/health", nil, b.headers(daemonPort)); status != 502 {
 		t.Errorf("the health of a paused sandbox: %d", status)
 	}
+	s := b.e2b.find(b.id).session // a request that came before the pause must not resume it
+	if _, err := s.ReadFile(t.Context(), "/etc/passwd", 0, 0); err == nil || !s.Paused() {
+		t.Errorf("a file of a paused sandbox: %v, paused: %v", err, s.Paused())
+	}
 	b.want(201, "POST", "/sandboxes/"+b.id+"/connect", object{"timeout": 300})
 	b.want(200, "POST", "/sandboxes/"+b.id+"/connect", object{"timeout": 300})
 	if status, _ := b.send("GET", "/health", nil, b.headers(daemonPort)); status != 204 {

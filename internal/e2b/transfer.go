@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,14 +58,15 @@ const nobodysID = "unknown"
 // signer returns the id of the sandbox whose token signed a URL.
 func (s *Server) signer(r *http.Request) string {
 	q := r.URL.Query()
-	if len(r.URL.RawQuery) > 4*maxPath {
+	if len(r.URL.RawQuery) > maxPath {
 		return nobodysID
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, box := range s.all {
+	all := slices.Collect(maps.Values(s.all))
+	s.mu.Unlock()
+	for _, box := range all {
 		if equal(q.Get("signature"), box.signature(r.Method, q)) {
-			return id
+			return box.id
 		}
 	}
 	return nobodysID
@@ -135,6 +138,9 @@ func (s *Server) insideRoutes() http.Handler {
 
 // filesOf returns the files that a request over plain HTTP names.
 func filesOf(r *http.Request, user string) (*session.Files, string, error) {
+	if user == "" && r.URL.Query().Has("signature") { // it signs the name of the user
+		user = defaultUser
+	}
 	if user == "" {
 		var err error
 		if user, err = userOf(r.Header); err != nil {

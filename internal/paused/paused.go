@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/project"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -189,6 +190,7 @@ func Forget(home, id string) error {
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
 		return failure.Host("session", err)
 	}
+	project.Forget(s.Records.Path(id, ""))
 	err = machine.RemovePause(s.Folder(id))
 	if rec != nil {
 		rec.Status = record.Done

@@ -84,12 +84,23 @@ func (p *proposing) one(i int) error {
 		if c.After.Exec && !c.Before.isExec() {
 			p.leave(c.Path+", its right to be executed", "no file becomes executable")
 		}
+		left := len(p.Left)
 		if err := p.write(i, named); err != nil || c.From == "" {
 			return err
+		}
+		if len(p.Left) > left || p.same(c.Path, c.From) { // the new file is not written
+			return nil
 		}
 		return p.remove(c.From, c.Before, named || Named(Change{Path: c.From}, p.paths))
 	}
 	return nil
+}
+
+// same reports whether two names are those of one file here, as where the case of names does not matter.
+func (p *proposing) same(a, b string) bool {
+	one, errA := p.root.Lstat(a)
+	other, errB := p.root.Lstat(b)
+	return errA == nil && errB == nil && os.SameFile(one, other)
 }
 
 func (s *State) isExec() bool { return s != nil && s.Exec }

@@ -53,8 +53,11 @@ var (
 	commitName = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 )
 
-// maxSmall bounds a file of refs.
-const maxSmall = 16 << 20
+// The limits of a file of refs, and of one ref, in bytes.
+const (
+	maxSmall = 16 << 20
+	maxRef   = 1 << 10
+)
 
 // Put implements hostfiles.Guest. What a clone does not get is left out: configuration, hooks, remotes, the index.
 func (r *Repository) Put(f guest.File, content io.Reader) error {
@@ -73,7 +76,7 @@ func (r *Repository) Put(f guest.File, content io.Reader) error {
 		}
 		_, err = io.Copy(to, content)
 		return errors.Join(err, to.Close())
-	case refName.MatchString(name) && f.Size <= maxSmall:
+	case refName.MatchString(name) && (f.Size <= maxRef || f.Size <= maxSmall && !strings.HasPrefix(name, "refs/")):
 		text, err := io.ReadAll(content)
 		r.small[name] = string(text)
 		return err
@@ -195,7 +198,7 @@ func git(ctx context.Context, dir string, out io.Writer, args ...string) error {
 		Env: map[string]string{"PATH": os.Getenv("PATH"), "HOME": "/nonexistent", "LC_ALL": "C",
 			"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_SYSTEM": os.DevNull, "GIT_CONFIG_GLOBAL": os.DevNull,
 			"GIT_ATTR_NOSYSTEM": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0",
-			"GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1"}})
+			"GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOC_LIMIT": "1g", "GIT_NO_LAZY_FETCH": "1"}})
 	switch {
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
 		return errors.New("--mode clone needs git on this host: install it, or use --mode copy")

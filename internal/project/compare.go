@@ -194,21 +194,30 @@ func below(one Change, paths []string) bool {
 // rules are the patterns of the session's .gitignore files.
 type rules struct {
 	matcher gitignore.Matcher
-	count   int
+	bytes   int // of all patterns
 	left    int
 	folders map[string]bool
 }
 
-// maxMatches bounds the patterns that are compared: some seconds.
-const maxMatches = 30_000_000
+// Limits of patterns. A clone's commit may have any; those beyond the limits name nothing.
+const (
+	maxPatterns = 10_000
+	maxPattern  = 4096          // bytes
+	maxIgnored  = 16 << 20      // bytes of all files of patterns
+	maxMatches  = 3_000_000_000 // bytes of patterns, times those of the names that they are compared with
+)
 
 // ignoring reads the patterns as the session got them: it can't hide files by others.
 func (b *Manifest) ignoring() *rules {
 	var list []gitignore.Pattern
+	size, read := 0, int64(0)
 	for _, name := range []string{".gitignore", hostfiles.IgnoreFile} { // the last match applies
 		for i := range b.Files {
 			f := &b.Files[i]
 			if path.Base(f.Path) != name {
+				continue
+			}
+			if read += f.Size; read > maxIgnored {
 				continue
 			}
 			text, _, err := b.Text(f)
@@ -220,18 +229,21 @@ func (b *Manifest) ignoring() *rules {
 				domain = strings.Split(dir, "/")
 			}
 			for line := range strings.Lines(string(text)) {
-				if line = strings.TrimRight(line, "\r\n"); strings.TrimSpace(line) != "" && line[0] != '#' {
-					list = append(list, gitignore.ParsePattern(line, domain))
+				line = strings.TrimRight(line, "\r\n")
+				if strings.TrimSpace(line) == "" || line[0] == '#' || len(line) > maxPattern || len(list) == maxPatterns {
+					continue
 				}
+				list = append(list, gitignore.ParsePattern(line, domain))
+				size += len(line)
 			}
 		}
 	}
-	return &rules{matcher: gitignore.NewMatcher(list), count: len(list), left: maxMatches, folders: map[string]bool{}}
+	return &rules{matcher: gitignore.NewMatcher(list), bytes: size, left: maxMatches, folders: map[string]bool{}}
 }
 
 // match reports whether a new file is left out.
 func (r *rules) match(name string) (bool, error) {
-	if r.count == 0 {
+	if r.bytes == 0 {
 		return false, nil
 	}
 	if out, err := r.folder(folderOf(name)); out || err != nil {
@@ -254,7 +266,7 @@ func (r *rules) folder(name string) (out bool, err error) {
 }
 
 func (r *rules) one(name string, folder bool) (bool, error) {
-	if r.left -= r.count; r.left < 0 {
+	if r.left -= r.bytes * len(name); r.left < 0 {
 		return false, errors.New("the session made too many files for the patterns of .gitignore")
 	}
 	return r.matcher.Match(strings.Split(name, "/"), folder), nil

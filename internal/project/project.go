@@ -97,7 +97,7 @@ func (r *Recorder) Put(f guest.File, content io.Reader) error {
 		return err
 	}
 	inGit := name == GitFolder || strings.HasPrefix(name, GitFolder+"/")
-	if inGit || f.Mode.IsDir() {
+	if inGit || f.Mode.IsDir() || !utf8.ValidString(name) { // JSON has no other names
 		return r.to.Put(f, content)
 	}
 	one := File{Path: name, Exec: f.Mode&0o100 != 0 && f.Mode.IsRegular(), Link: f.Target, Size: f.Size}
