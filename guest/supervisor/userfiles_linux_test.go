@@ -224,7 +224,8 @@ func TestWatch(t *testing.T) {
 	sh("mkdir -p old/new/deep; echo x > old/new/deep/f")
 	s.wait(t, ctx, FileEvent{"old/new/deep/f", "create"})
 	sh("mv old/new moved")
-	s.wait(t, ctx, FileEvent{"old/new", "rename"})                                    // the new name is watched a moment later
+	// The new name is watched a moment later.
+	s.wait(t, ctx, FileEvent{"old/new", "rename"})
 	sh("i=0; while [ $i -lt 3000 ]; do echo x > moved/deep/many$i; i=$((i+1)); done") // more than a window
 	s.wait(t, ctx, FileEvent{"moved/deep/many2999", "write"})
 	sh("rm -r moved")

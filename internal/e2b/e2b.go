@@ -74,7 +74,8 @@ const (
 )
 
 // controlPaths begin the paths of the control API.
-var controlPaths = []string{"/sandboxes", "/v2/sandboxes", "/templates", "/v2/templates", "/v3/templates", "/snapshots", "/default-templates",
+var controlPaths = []string{"/sandboxes", "/v2/sandboxes", "/templates", "/v2/templates", "/v3/templates",
+	"/snapshots", "/default-templates",
 	"/volumes", "/secrets", "/teams"}
 
 // Serves reports whether a request is for this API.

@@ -75,7 +75,8 @@ func ParseListing(text []byte) (*Listing, error) {
 		if top != (len(l.Entries) == 0) || top && e.Kind != KindFolder {
 			return nil, errors.New("the project's folder is gone from the machine, or is no folder any more")
 		}
-		if !top && !fs.ValidPath(strings.ToValidUTF8(e.Path, "_")) || seen[e.Path] || strings.Count(e.Path, "/") > maxDepth || len(e.Path) > 4000 ||
+		valid := top || fs.ValidPath(strings.ToValidUTF8(e.Path, "_"))
+		if !valid || seen[e.Path] || strings.Count(e.Path, "/") > maxDepth || len(e.Path) > 4000 ||
 			e.Kind != KindFolder && inGit(e.Path) {
 			return nil, fmt.Errorf("%w: %.100q", errLies, e.Path)
 		}
