@@ -202,9 +202,9 @@ type rules struct {
 // Limits of patterns. A clone's commit may have any; those beyond the limits name nothing.
 const (
 	maxPatterns = 10_000
-	maxPattern  = 4096          // bytes
-	maxIgnored  = 16 << 20      // bytes of all files of patterns
-	maxMatches  = 3_000_000_000 // bytes of patterns, times those of the names that they are compared with
+	maxPattern  = 4096           // bytes
+	maxIgnored  = 16 << 20       // bytes of all files of patterns
+	maxMatches  = 20_000_000_000 // bytes of patterns, times those of the names that they meet: half a minute
 )
 
 // ignoring reads the patterns as the session got them: it can't hide files by others.
