@@ -185,8 +185,8 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
 	}
 	if f.apis {
-		httpOpts.APIs = []mcp.API{e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Tokens: httpOpts.Auth != nil,
-			Domain: f.domain, Log: log})}
+		httpOpts.APIs = []mcp.API{e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
+			Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})}
 	}
 	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)
 }

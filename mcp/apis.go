@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -79,8 +80,22 @@ func (s *Server) untilClosed(next http.Handler) http.Handler {
 	})
 }
 
-// Caller returns the caller of a request to another API, with its ceiling.
+// Caller returns the caller of a request to another API, with its ceiling. A request that passed no check of its
+// caller belongs to nobody.
 func (s *Server) Caller(r *http.Request) unitask.Caller {
-	names := namesOf(auth.TokenInfoFromContext(r.Context()))
+	names := []string{nobody}
+	if token := auth.TokenInfoFromContext(r.Context()); token != nil {
+		names = namesOf(token)
+	}
 	return unitask.Caller{Name: names[0], Via: unitask.ViaHTTP, Ceiling: s.opts.Ceiling.For(names...)}
+}
+
+// Admit counts something that a caller starts through another API against the caller's rate. The error is a
+// *unitask.BusyError.
+func (s *Server) Admit(caller unitask.Caller) error {
+	err := s.admitted(caller, s.queue.count(caller.Name))
+	if full := new(LimitError); errors.As(err, &full) {
+		return &unitask.BusyError{What: full.Text, After: full.After}
+	}
+	return err
 }

@@ -86,6 +86,9 @@ func namesOf(token *auth.TokenInfo) []string {
 	return []string{token.UserID}
 }
 
+// nobody is the name of a caller that nothing identifies.
+const nobody = "nobody"
+
 // tokenOf returns what is known about an HTTP request's caller; nil for a request that did not arrive over HTTP.
 // An HTTP request that passed no check of its caller, which Handler prevents, belongs to nobody.
 func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {
@@ -93,7 +96,7 @@ func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {
 	case extra == nil || extra.TokenInfo == nil && extra.Header == nil:
 		return nil
 	case extra.TokenInfo == nil:
-		return &auth.TokenInfo{UserID: "nobody"}
+		return &auth.TokenInfo{UserID: nobody}
 	}
 	return extra.TokenInfo
 }

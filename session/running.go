@@ -29,7 +29,7 @@ func (r Running) Signal(sig syscall.Signal) error {
 	if sig < 1 || sig > 64 {
 		return policy.Bad("signal", fmt.Sprint(int(sig)), "must be from 1 to 64")
 	}
-	return r.use(func() error { return r.cmd.Signal(sig) })
+	return r.use(func(ctx context.Context) error { return r.cmd.Signal(ctx, sig) })
 }
 
 // Resize changes the size of the command's terminal, if it has one.
@@ -37,14 +37,15 @@ func (r Running) Resize(columns, rows int) error {
 	if columns < 1 || rows < 1 || columns > maxTerminal || rows > maxTerminal {
 		return policy.Bad("terminal", fmt.Sprintf("%dx%d", columns, rows), "must be from 1 to %d", maxTerminal)
 	}
-	return r.use(func() error { return r.cmd.Resize(guest.Size{Columns: uint16(columns), Rows: uint16(rows)}) })
+	size := guest.Size{Columns: uint16(columns), Rows: uint16(rows)}
+	return r.use(func(ctx context.Context) error { return r.cmd.Resize(ctx, size) })
 }
 
 // maxTerminal bounds a terminal's columns and rows.
 const maxTerminal = 1<<16 - 1
 
 // use calls do while the session's machine runs, unless the command has ended.
-func (r Running) use(do func() error) error {
+func (r Running) use(do func(context.Context) error) error {
 	select {
 	case <-r.cmd.Done():
 		return os.ErrProcessDone
@@ -57,7 +58,7 @@ func (r Running) use(do func() error) error {
 		return err
 	}
 	defer done()
-	return do()
+	return do(ctx)
 }
 
 // isRoot reports whether a user of the machine is root, or returns why the session has no such user.

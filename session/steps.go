@@ -189,13 +189,15 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 		if limit == endless {
 			x.release()
 		}
+		running, stop := context.WithCancel(timed)
+		defer stop()
 		var sizes sync.WaitGroup
 		if resized != nil {
 			sizes.Go(func() {
 				for {
 					select {
 					case size, more := <-resized:
-						if !more || cmd.Resize(size) != nil {
+						if !more || cmd.Resize(running, size) != nil {
 							return
 						}
 					case <-cmd.Done():
@@ -205,6 +207,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 			})
 		}
 		err = x.wait(timed, cmd)
+		stop()
 		sizes.Wait()
 		return err
 	})

@@ -79,7 +79,7 @@ func TestHostileSteps(t *testing.T) {
 			if err != nil || step.Gone || step.Code != 0 || !strings.Contains(step.Value+out.String(), "42") {
 				t.Errorf("after %.80q: %+v %v", row.code, step, err)
 			}
-			_ = in.cmd.Signal(syscall.SIGKILL)
+			_ = in.cmd.Signal(t.Context(), syscall.SIGKILL)
 		})
 	}
 }
@@ -135,7 +135,7 @@ func TestInterruptDropsStep(t *testing.T) {
 				all.String() != "130 42 hBs\n" {
 				t.Errorf("after it: %+v %v, printed %q", step, err, all.String())
 			}
-			_ = in.cmd.Signal(syscall.SIGKILL)
+			_ = in.cmd.Signal(t.Context(), syscall.SIGKILL)
 		})
 	}
 }
@@ -166,7 +166,7 @@ func TestShellVariables(t *testing.T) {
 					t.Errorf("%s: %+v %v, printed %q", row.code, step, err, out.String())
 				}
 			}
-			_ = in.cmd.Signal(syscall.SIGKILL)
+			_ = in.cmd.Signal(t.Context(), syscall.SIGKILL)
 		})
 	}
 }

@@ -358,9 +358,9 @@ func (cmd *Command) ended() error {
 	return io.ErrClosedPipe
 }
 
-// Signal sends a signal to the command's process group.
-func (cmd *Command) Signal(s syscall.Signal) error {
-	return cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s)})
+// Signal sends a signal to the command's process group. When ctx ends, it may still arrive.
+func (cmd *Command) Signal(ctx context.Context, s syscall.Signal) error {
+	return cmd.sendWithin(ctx, contract.StepSignal, []byte{byte(s)})
 }
 
 // stop sends a signal that should end the command: the rest of its process group is then killed. It does not
@@ -371,7 +371,7 @@ func (cmd *Command) stop(s syscall.Signal) <-chan struct{} {
 	go func() {
 		defer close(sent)
 		if cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{0, 1}) == nil {
-			_ = cmd.Signal(s)
+			_ = cmd.Signal(context.Background(), s)
 		}
 	}()
 	return sent
@@ -381,16 +381,26 @@ func (cmd *Command) stop(s syscall.Signal) <-chan struct{} {
 // time limits. Each command is sent a few. The returned channel receives the result of sending.
 func (cmd *Command) signal(s syscall.Signal) <-chan error {
 	sent := make(chan error, 1)
-	go func() { sent <- cmd.Signal(s) }()
+	go func() { sent <- cmd.Signal(context.Background(), s) }()
 	return sent
 }
 
-// Resize changes the size of the command's terminal.
-func (cmd *Command) Resize(s guest.Size) error {
-	p := binary.BigEndian.AppendUint16(nil, s.Columns)
-	err := cmd.c.send(cmd.done, contract.StepResize, cmd.id, binary.BigEndian.AppendUint16(p, s.Rows))
-	if err == errStopped {
+// Resize changes the size of the command's terminal. When ctx ends, it may still do so.
+func (cmd *Command) Resize(ctx context.Context, s guest.Size) error {
+	select {
+	case <-cmd.done:
 		return cmd.ended()
+	default:
+	}
+	p := binary.BigEndian.AppendUint16(nil, s.Columns)
+	return cmd.sendWithin(ctx, contract.StepResize, binary.BigEndian.AppendUint16(p, s.Rows))
+}
+
+// sendWithin sends a frame about the command, and stops waiting for the guest to take it when ctx ends.
+func (cmd *Command) sendWithin(ctx context.Context, kind byte, payload []byte) error {
+	err := cmd.c.send(ctx.Done(), kind, cmd.id, payload)
+	if err == errStopped {
+		return context.Cause(ctx)
 	}
 	return err
 }

@@ -221,7 +221,7 @@ while True: time.sleep(0.01)`
 	screen.await(t, "33 91")
 	fmt.Fprint(typing, "hello\n")
 	screen.await(t, "got hello")
-	if err := cmd.Resize(guest.Size{Columns: 100, Rows: 40}); err != nil {
+	if err := cmd.Resize(t.Context(), guest.Size{Columns: 100, Rows: 40}); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(typing, "\x03")
@@ -317,7 +317,7 @@ func TestAttackLimitSpared(t *testing.T) {
 	pid := strings.TrimSpace(out.text.String())
 	out.mu.Unlock()
 	<-cmd.stop(syscall.SIGCONT)
-	if err := cmd.Signal(syscall.SIGTERM); err != nil {
+	if err := cmd.Signal(t.Context(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	got := "ended"
@@ -377,7 +377,7 @@ func TestMostCommands(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	for _, cmd := range all {
-		if err := cmd.Signal(syscall.SIGKILL); err != nil {
+		if err := cmd.Signal(t.Context(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -149,7 +149,10 @@ func (s *Server) create(secure bool, usual time.Duration) http.HandlerFunc {
 			envs: in.EnvVars, token: newToken(), traffic: newToken(), secure: secure || in.Secure,
 			public: in.Network.AllowPublic == nil || *in.Network.AllowPublic, internet: in.Internet, network: in.Network,
 			pauses: in.AutoPause, resumes: in.AutoResume != nil && in.AutoResume.Enabled}
-		if err = s.begin(r.Context(), box); err == nil {
+		if err = s.opts.Admit(box.caller); err == nil {
+			err = s.begin(r.Context(), box)
+		}
+		if err == nil {
 			err = s.keep(box, timeout)
 		}
 		if err != nil {

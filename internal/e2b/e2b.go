@@ -30,6 +30,8 @@ type Options struct {
 	Runtime *unitask.Runtime
 	// Caller returns the caller of a request, with its ceiling.
 	Caller func(*http.Request) unitask.Caller
+	// Admit counts what a caller starts against its rate; a *unitask.BusyError refuses it.
+	Admit func(unitask.Caller) error
 	// Tokens tells that callers have tokens. A request to a sandbox then needs the sandbox's token; otherwise the
 	// server's own user needs none for a sandbox that was created without one.
 	Tokens bool
@@ -74,9 +76,8 @@ const (
 )
 
 // controlPaths begin the paths of the control API.
-var controlPaths = []string{"/sandboxes", "/v2/sandboxes", "/templates", "/v2/templates", "/v3/templates",
-	"/snapshots", "/default-templates",
-	"/volumes", "/secrets", "/teams"}
+var controlPaths = []string{"/sandboxes", "/v2/sandboxes", "/snapshots", "/templates", "/v2/templates", "/v3/templates",
+	"/default-templates", "/volumes", "/secrets", "/teams"}
 
 // Serves reports whether a request is for this API.
 func (s *Server) Serves(r *http.Request) bool {
@@ -225,9 +226,6 @@ type apiError struct {
 }
 
 func writeError(w http.ResponseWriter, status int, message string) {
-	if status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "1")
-	}
 	writeJSON(w, status, apiError{status, message})
 }
 
@@ -243,6 +241,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if status == http.StatusInternalServerError && r.Context().Err() == nil {
 		s.opts.Log.Error("e2b", "path", r.URL.Path, "error", err)
 	}
+	if busy := new(unitask.BusyError); errors.As(err, &busy) {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(busy.After.Seconds()))))
+	}
 	writeError(w, status, err.Error())
 }
 
@@ -257,7 +258,7 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, fs.ErrPermission):
 		return http.StatusForbidden
-	case errors.Is(err, fs.ErrExist):
+	case errors.Is(err, fs.ErrExist), errors.Is(err, errNotRunning):
 		return http.StatusConflict
 	case errors.As(err, new(*unitask.BusyError)):
 		return http.StatusTooManyRequests

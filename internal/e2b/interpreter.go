@@ -205,6 +205,10 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	box := sandboxOf(r.Context())
+	if err := s.opts.Admit(box.caller); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	of, err := box.contexts.find(in.Context, language)
 	if err != nil {
 		s.fail(w, r, err)
@@ -299,7 +303,10 @@ func (l *lines) close() {
 	l.mu.Unlock()
 	l.wake()
 	<-l.done
-	if l.lost {
+	l.mu.Lock()
+	lost := l.lost
+	l.mu.Unlock()
+	if lost {
 		cutOff()
 	}
 }
@@ -318,11 +325,14 @@ func (l *lines) message(of any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.size += len(text) + pieceCost; l.over || l.lost || l.size > maxQueued {
-		l.lost = l.lost || !l.over
+	if l.over || l.lost {
 		return
 	}
-	l.queue = append(l.queue, append(text, '\n'))
+	if l.size += len(text) + pieceCost; l.size > maxQueued {
+		l.queue, l.size, l.lost = nil, 0, true
+	} else {
+		l.queue = append(l.queue, append(text, '\n'))
+	}
 	l.wake()
 }
 

@@ -138,6 +138,9 @@ func (s *Server) start(ctx context.Context, req *connect.Request[startRequest],
 		return connect.NewError(connect.CodeInvalidArgument,
 			cmp.Or(err, fmt.Errorf("the tag has more than %d bytes", maxTag)))
 	}
+	if err := s.opts.Admit(box.caller); err != nil {
+		return connect.NewError(connect.CodeResourceExhausted, err)
+	}
 	p := &process{info: processInfo{Config: in.Process.listed(), Tag: in.Tag}, pty: in.PTY != nil}
 	events := p.out.subscribe()
 	defer p.out.leave(events)

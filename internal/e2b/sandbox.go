@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
 	"net/http"
 	"slices"
@@ -212,7 +210,7 @@ const (
 )
 
 // errNotRunning means that a sandbox is paused, or gone.
-var errNotRunning = fmt.Errorf("the sandbox is not running: %w", fs.ErrExist)
+var errNotRunning = errors.New("the sandbox is not running")
 
 // pause pauses a sandbox.
 func (s *Server) pause(ctx context.Context, box *sandbox) error {

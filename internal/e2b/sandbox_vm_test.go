@@ -80,8 +80,23 @@ func (b *box) commands(t *testing.T) {
 	if _, err := b.run("true", name, value); connect.CodeOf(err) != connect.CodeUnauthenticated {
 		t.Errorf("as nobody: %v", err)
 	}
-	if _, err := b.run("kill -9 $$"); err != nil {
-		t.Error(err)
+	if r, err := b.run("kill -9 $$"); err != nil || r.end == nil || r.end.Exited {
+		t.Errorf("killed: %+v %v", r, err)
+	}
+	tag, no := strings.Repeat("x", maxTag+1), false
+	for name, in := range map[string]*startRequest{
+		"a long tag":            {Process: processConfig{Cmd: "true"}, Tag: &tag, Stdin: &no},
+		"a variable's odd name": {Process: processConfig{Cmd: "true", Envs: map[string]string{"A=B": "c"}}, Stdin: &no},
+		"no command":            {Stdin: &no},
+	} {
+		s, err := stream[startRequest, eventMessage](t.Context(), b, "/process.Process/Start", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Receive() || connect.CodeOf(s.Err()) != connect.CodeInvalidArgument {
+			t.Errorf("%s: %+v %v", name, s.Msg(), s.Err())
+		}
+		s.Close()
 	}
 }
 

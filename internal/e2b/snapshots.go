@@ -22,7 +22,6 @@ const maxSnapshots = 100
 
 type snapshot struct {
 	id, name, owner, from string
-	at                    time.Time
 	cpus, memoryMB        int
 
 	mu      sync.Mutex // held to start a sandbox
@@ -82,9 +81,12 @@ func (one *snapshot) start(ctx context.Context) (*unitask.Session, error) {
 
 // forked starts n forks of a sandbox's session.
 func (s *Server) forked(ctx context.Context, box *sandbox, n int) ([]*unitask.Session, error) {
+	if err := s.opts.Admit(box.caller); err != nil {
+		return nil, err
+	}
 	box.changing.Lock()
 	defer box.changing.Unlock()
-	if now, _ := box.now(); now != running {
+	if !box.ready() {
 		return nil, errNotRunning
 	}
 	return box.session.Fork(ctx, n)
@@ -116,7 +118,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, box *sandbox) 
 		return
 	}
 	one := &snapshot{id: "snap" + strings.ToLower(rand.Text())[:16], name: strings.TrimSuffix(in.Name, ":default"),
-		owner: box.caller.Name, from: box.id, at: time.Now(), cpus: box.cpus, memoryMB: box.memoryMB}
+		owner: box.caller.Name, from: box.id, cpus: box.cpus, memoryMB: box.memoryMB}
 	if err := s.snapshots.reserve(one); err != nil {
 		s.fail(w, r, err)
 		return
