@@ -57,6 +57,9 @@ func (a *app) serveKey() *cobra.Command {
 		Example: "  unitask serve key alice --token-file keys",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if file == "" {
+				return usage(errors.New("serve key needs --token-file: the file that unitask serve reads"))
+			}
 			random := make([]byte, keyBytes)
 			_, _ = rand.Read(random)
 			key := "e2b_" + hex.EncodeToString(random)
@@ -68,7 +71,6 @@ func (a *app) serveKey() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&file, "token-file", "", "the file of callers, one NAME TOKEN per line; made if it is not there")
-	_ = cmd.MarkFlagRequired("token-file")
 	return cmd
 }
 
@@ -97,10 +99,10 @@ func addToken(file, name, token string) error {
 	}
 	auth, err := mcp.TokenFile(f.Name())
 	if err != nil {
-		return err
+		return errors.New(strings.ReplaceAll(err.Error(), f.Name(), file))
 	}
-	if why := auth.Nobody(name); why != "" {
-		return fmt.Errorf("name %.80q: %s", name, why)
+	if auth.Nobody(name) != "" {
+		return fmt.Errorf("name %.80q: its line would be a comment", name)
 	}
 	return os.Rename(f.Name(), file)
 }

@@ -5,7 +5,9 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 )
 
@@ -98,6 +100,12 @@ func TestAttackCreate(t *testing.T) {
 		if status != 400 {
 			t.Errorf("%s: %s", c.name, text)
 		}
+	}
+	a.e2b.opts.Admit = func(unitask.Caller) error { return &unitask.BusyError{What: "too often", After: time.Minute} }
+	status, text := a.send("POST", "/v2/sandboxes", object{"templateID": "python"}, nil)
+	attack.Check(t, "a sandbox beyond the caller's rate", "429", fmt.Sprint(status))
+	if !strings.Contains(string(text), "too often") {
+		t.Errorf("%s", text)
 	}
 	attack.Check(t, "sandboxes that are there afterwards", "0", fmt.Sprint(len(a.e2b.of(""))+len(a.e2b.all)))
 }

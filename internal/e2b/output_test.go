@@ -28,7 +28,8 @@ func TestAttackUnreadOutput(t *testing.T) {
 	for range 1 << 20 { // a byte at a time
 		_, _ = write.Write([]byte("x"))
 	}
-	attack.Check(t, "output of a million bytes, one at a time, that nobody reads", "bounded", bounded(len(quiet.list) < 1000))
+	attack.Check(t, "output of a million bytes, one at a time, that nobody reads", "bounded",
+		bounded(len(quiet.list) < 1000))
 	for range 40 {
 		_, _ = write.Write(make([]byte, 1<<20))
 	}
@@ -37,7 +38,8 @@ func TestAttackUnreadOutput(t *testing.T) {
 	for range maxReaders {
 		o.subscribe()
 	}
-	attack.Check(t, "clients that follow one process", "bounded", bounded(o.subscribe() == nil && len(o.readers) == maxReaders))
+	attack.Check(t, "clients that follow one process", "bounded",
+		bounded(o.subscribe() == nil && len(o.readers) == maxReaders))
 }
 
 // What a kernel sends while nobody runs code takes a bounded room, and ends a kernel that sends more.

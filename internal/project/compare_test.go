@@ -1,6 +1,7 @@
 package project
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -39,4 +40,20 @@ func TestCompareOddNames(t *testing.T) {
 	if got := brief(r.Changes); r.Ignored != 2 || !strings.Contains(got, "a;") || strings.Count(got, ";") != 1 {
 		t.Errorf("%s, %d ignored", got, r.Ignored)
 	}
+}
+
+// A renamed file whose new name can't be written here keeps its old one.
+func TestAttackRename(t *testing.T) {
+	files := map[string]string{"old": "text\n", "other": "o\n"}
+	dir := write(t, map[string]string{"old": "text\n", "other": "o\n", "new": "-> other"})
+	b := brought(t, dir, files)
+	r := compared(t, b, map[string]string{"new": "text\n"}, "f644 5 1999.0 new", "f644 2 1.0 other")
+	if got := brief(r.Changes); got != "renamed old new;" {
+		t.Fatal(got)
+	}
+	p, err := r.Propose(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "project: files changed by a rename onto a link", "0", fmt.Sprint(len(p.Files)))
 }
