@@ -58,7 +58,7 @@ func (a *app) serveKey() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if file == "" {
-				return usage(errors.New("serve key needs --token-file: the file that unitask serve reads"))
+				return usage(errors.New("serve key needs --token-file: the file of callers"))
 			}
 			random := make([]byte, keyBytes)
 			_, _ = rand.Read(random)

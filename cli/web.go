@@ -48,9 +48,10 @@ A redirect to another host is followed if --allow-net, --allow-net-any or --ask 
 	fl.StringVar(&f.as, "as", web.Forms[0], "markdown, text, html (the page as it is), or raw (its bytes)")
 	f.most = sizeVar(fl, "max-bytes", 1,
 		fmt.Sprintf("the most to print, %d MiB at most (default %[1]d MiB)", web.MaxBytes>>20))
-	for flag, list := range map[string]*[]string{"allow-net": &f.hosts.AllowNet, "ask": &f.hosts.Ask} {
-		fl.StringArrayVar(list, flag, nil, "a host that a redirect may lead to, as unitask run --"+flag+" has it; repeatable")
-	}
+	fl.StringArrayVar(&f.hosts.AllowNet, "allow-net", nil,
+		"a host that a redirect may lead to, as unitask run --allow-net has it; repeatable")
+	fl.StringArrayVar(&f.hosts.Ask, "ask", nil,
+		"a host that a redirect may lead to, as unitask run --ask has it; repeatable")
 	fl.BoolVar(&f.hosts.Any, "allow-net-any", false, "a redirect may lead to every public host")
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
 	fl.StringVar(&f.policy, "policy", "", "a policy file, as unitask run --policy has it")
