@@ -56,6 +56,7 @@ var floors = [][]string{
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "internal/e2b", "mcp"},
+	{"internal/httpapi"},
 	{"fleet/embedded"},
 	{"cli"},
 	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/e2b",

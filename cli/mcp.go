@@ -19,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/e2b"
+	"github.com/unitask/unitask/internal/httpapi"
 	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -185,7 +186,8 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
 	}
 	if f.apis {
-		httpOpts.APIs = []mcp.API{e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
+		own := httpapi.New(httpapi.Options{Runtime: rt, Shared: server, Version: version(), Log: log})
+		httpOpts.APIs = []mcp.API{own, e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
 			Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})}
 	}
 	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)

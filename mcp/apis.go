@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -88,14 +87,4 @@ func (s *Server) Caller(r *http.Request) unitask.Caller {
 		names = namesOf(token)
 	}
 	return unitask.Caller{Name: names[0], Via: unitask.ViaHTTP, Ceiling: s.opts.Ceiling.For(names...)}
-}
-
-// Admit counts something that a caller starts through another API against the caller's rate. The error is a
-// *unitask.BusyError.
-func (s *Server) Admit(caller unitask.Caller) error {
-	err := s.admitted(caller, s.queue.count(caller.Name))
-	if full := new(LimitError); errors.As(err, &full) {
-		return &unitask.BusyError{What: full.Text, After: full.After}
-	}
-	return err
 }

@@ -68,7 +68,7 @@ func (h *held) find(id, caller string) (*heldSession, error) {
 }
 
 // of returns a caller's sessions, in the order of their ids, which is that of their starts.
-func (h *held) of(caller string) (list []sessionView) {
+func (h *held) of(caller string) (list []SessionView) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.all {
@@ -76,12 +76,12 @@ func (h *held) of(caller string) (list []sessionView) {
 			list = append(list, s.view())
 		}
 	}
-	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
+	slices.SortFunc(list, func(a, b SessionView) int { return strings.Compare(a.Session, b.Session) })
 	return list
 }
 
-// sessionView is a session in the form for clients.
-type sessionView struct {
+// SessionView is a session in the form for clients.
+type SessionView struct {
 	Session   string    `json:"session"`
 	Parent    string    `json:"parent,omitempty"`
 	Language  string    `json:"language"`
@@ -91,8 +91,8 @@ type sessionView struct {
 	Paused    bool      `json:"paused,omitempty"`
 }
 
-func (s *heldSession) view() sessionView {
-	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.Began().UTC().Truncate(time.Second),
+func (s *heldSession) view() SessionView {
+	return SessionView{s.ID, s.Parent, s.Language, s.Image, s.Began().UTC().Truncate(time.Second),
 		s.Expires().UTC().Truncate(time.Second), s.Paused()}
 }
 
@@ -179,11 +179,11 @@ func owner(caller unitask.Caller) string {
 }
 
 func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {
-	list := append([]sessionView{}, s.held.of(caller.Name)...)
+	list := append([]SessionView{}, s.held.of(caller.Name)...)
 	for _, p := range s.left(caller) {
-		list = append(list, sessionView{p.ID, p.Parent, p.Language, p.Image, p.Began.UTC().Truncate(time.Second),
+		list = append(list, SessionView{p.ID, p.Parent, p.Language, p.Image, p.Began.UTC().Truncate(time.Second),
 			p.Expires.UTC().Truncate(time.Second), true})
 	}
-	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
+	slices.SortFunc(list, func(a, b SessionView) int { return strings.Compare(a.Session, b.Session) })
 	return sessionsResult{Sessions: list}
 }

@@ -61,7 +61,7 @@ func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 		reflect.TypeFor[run.Approval](): short, reflect.TypeFor[record.Artifact](): short,
 		reflect.TypeFor[record.Refusal](): short, reflect.TypeFor[cut](): short,
 		reflect.TypeFor[run.DurationsJSON](): short, reflect.TypeFor[doctor.Check](): short,
-		reflect.TypeFor[history.Summary](): short, reflect.TypeFor[sessionView](): short}})
+		reflect.TypeFor[history.Summary](): short, reflect.TypeFor[SessionView](): short}})
 	if err != nil {
 		panic(err)
 	}

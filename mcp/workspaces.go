@@ -170,7 +170,7 @@ type filesResult struct {
 }
 
 type sessionsResult struct {
-	Sessions  []sessionView `json:"sessions,omitzero"`
+	Sessions  []SessionView `json:"sessions,omitzero"`
 	ExpiresAt time.Time     `json:"expiresAt,omitzero" jsonschema:"of copy, put and get: the end of the session"`
 	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // clients refuse the schema true
 	Names     []string      `json:"names,omitempty"`                                // of get without a name

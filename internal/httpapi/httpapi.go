@@ -1,0 +1,91 @@
+// Package httpapi serves unitask's own HTTP API: runs and sessions for programs in any language, below /v1. The
+// documents in folder openapi (OpenAPI 3.1) come first: requests are checked against them, and /openapi.json has them.
+//
+// document.go reads the documents, call.go has what each request goes through, problem.go the errors (RFC 9457),
+// progress.go events of what runs. The operations are in the other files, one for each kind of resource.
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/mcp"
+)
+
+// Shared is what the API shares with MCP at the same address: callers and their limits, sessions, and what callers over
+// HTTP must not learn. It is an *mcp.Server.
+type Shared interface {
+	Caller(r *http.Request) unitask.Caller
+	Admit(caller unitask.Caller) error
+	Enter(ctx context.Context, caller unitask.Caller) (leave func(), err error)
+	Look(ctx context.Context, caller unitask.Caller) (leave func(), err error)
+	Begin() (done func(), err error)
+	Context() context.Context
+	Request(caller unitask.Caller, arguments json.RawMessage, session bool) (unitask.Request, error)
+	Secrets(ctx context.Context, caller unitask.Caller, req *unitask.Request) error
+	Hide(caller unitask.Caller, err error) error
+	HideResult(caller unitask.Caller, res *unitask.Result)
+	Inspection(ctx context.Context, caller unitask.Caller, id string) (*history.Inspection, error)
+	NewSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (*unitask.Session, error)
+	Keep(made *unitask.Session, caller unitask.Caller)
+	Session(ctx context.Context, caller unitask.Caller, id string) (*unitask.Session, error)
+	Sessions(caller unitask.Caller) []mcp.SessionView
+}
+
+// Options configure a server.
+type Options struct {
+	Runtime *unitask.Runtime
+	Shared  Shared
+	Version string
+	// Log receives the server's log.
+	Log *slog.Logger
+}
+
+// Server serves the API. It is an mcp.API.
+type Server struct {
+	shared     Shared
+	rt         *unitask.Runtime
+	log        *slog.Logger
+	doc        *document
+	routes     *http.ServeMux
+	progresses progresses
+}
+
+// New returns a server.
+func New(opts Options) *Server {
+	s := &Server{shared: opts.Shared, rt: opts.Runtime, log: opts.Log, doc: readDocument(opts.Version)}
+	s.routes = s.doc.routes(s, s.operations())
+	return s
+}
+
+// operations returns the handlers, by the document's operationId.
+func (s *Server) operations() map[string]operation {
+	return map[string]operation{
+		"getAbout": s.about,
+	}
+}
+
+// documentPath is the path of the OpenAPI document, and prefix begins the paths of all operations.
+const documentPath, prefix = "/openapi.json", "/v1/"
+
+// Serves reports whether a request is for this API.
+func (s *Server) Serves(r *http.Request) bool {
+	return r.URL.Path == documentPath || strings.HasPrefix(r.URL.Path, prefix)
+}
+
+// HasHost returns false: the API has no hosts of its own.
+func (s *Server) HasHost(string) bool { return false }
+
+// Caller returns "": callers have the server's tokens.
+func (s *Server) Caller(*http.Request) (string, http.Handler) { return "", nil }
+
+// about describes the server.
+func (s *Server) about(*call) (*answer, error) {
+	return &answer{Body: map[string]any{"version": s.doc.version, "languages": unitask.Languages(),
+		"images": unitask.Images(), "sessionImages": unitask.SessionImages()}}, nil
+}

@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/unitask/unitask/mcp"
+)
+
+// Problem is an error in the form of RFC 9457. Code is stable; Detail is for people.
+type Problem struct {
+	Type      string `json:"type"` // about:blank
+	Title     string `json:"title"`
+	Status    int    `json:"status"`
+	Code      string `json:"code"`
+	Detail    string `json:"detail"`
+	Remedy    string `json:"remedy,omitempty"`
+	Retryable bool   `json:"retryable"` // the same request may succeed later
+	// RetryAfterMS tells when to try again, in milliseconds.
+	RetryAfterMS int64 `json:"retryAfterMs,omitempty"`
+}
+
+func (p *Problem) Error() string { return p.Detail }
+
+// statuses are the HTTP statuses of the codes of errors, with a remedy that fits this API.
+var statuses = map[string]struct {
+	status int
+	remedy string
+}{
+	"usage":        {http.StatusUnprocessableEntity, ""},
+	"busy":         {http.StatusTooManyRequests, ""},
+	"session.gone": {http.StatusNotFound, "GET /v1/sessions lists yours"},
+	"run.gone":     {http.StatusNotFound, "GET /v1/runs lists yours"},
+	"jail":         {http.StatusServiceUnavailable, ""},
+	"lost":         {http.StatusBadGateway, ""},
+	"guest":        {http.StatusBadGateway, ""},
+	"cancelled":    {http.StatusConflict, ""},
+	"closing":      {http.StatusServiceUnavailable, ""},
+	"host":         {http.StatusServiceUnavailable, ""},
+	"file":         {http.StatusConflict, ""},
+}
+
+// problemOf returns the problem of an error.
+func problemOf(err error) *Problem {
+	if p := new(Problem); errors.As(err, &p) {
+		return p
+	}
+	e := mcp.TypedError(err)
+	p := &Problem{Code: e.Code, Detail: e.Message, Remedy: e.Remedy, Retryable: e.Retryable, RetryAfterMS: e.RetryAfterMS,
+		Status: statuses[e.Code].status}
+	if remedy := statuses[e.Code].remedy; remedy != "" {
+		p.Remedy = remedy
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		p.Status = http.StatusGatewayTimeout
+	case e.Code == "file" && errors.Is(err, fs.ErrNotExist):
+		p.Status = http.StatusNotFound
+	case e.Code == "file" && errors.Is(err, fs.ErrPermission):
+		p.Status = http.StatusForbidden
+	}
+	return p
+}
+
+// writeProblem answers with a problem.
+func writeProblem(w http.ResponseWriter, p *Problem) {
+	p.Type, p.Title = "about:blank", http.StatusText(p.Status)
+	if p.RetryAfterMS > 0 {
+		w.Header().Set("Retry-After", strconv.FormatFloat(math.Ceil(float64(p.RetryAfterMS)/1000), 'f', 0, 64))
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+// validating matches what a schema's errors repeat for each level.
+var validating = regexp.MustCompile(`validating (root|/[^:]*): `)
+
+// plain returns a schema's error for people: the place, and what is wrong there.
+func plain(err error) string {
+	text := err.Error()
+	places := validating.FindAllStringSubmatch(text, -1)
+	text = validating.ReplaceAllString(text, "")
+	if len(places) == 0 {
+		return text
+	}
+	var at []string
+	for _, part := range strings.Split(places[len(places)-1][1], "/") {
+		if part != "" && part != "root" && part != "properties" && part != "allOf" && part != "0" {
+			at = append(at, part)
+		}
+	}
+	if len(at) == 0 {
+		return text
+	}
+	return strings.Join(at, ".") + ": " + text
+}
