@@ -32,8 +32,19 @@ func (s *Server) controlRoutes() http.Handler {
 	mux.HandleFunc("GET /templates", s.listTemplates)
 	mux.HandleFunc("GET /v2/templates", s.listTemplates)
 	mux.HandleFunc("GET /default-templates", s.listTemplates)
-	mux.HandleFunc("DELETE /templates/{id}", s.deleteSnapshot)
-	mux.HandleFunc("GET /templates/aliases/{alias}", s.templateAlias)
+	mux.HandleFunc("DELETE /templates/{id}", s.deleteTemplate)
+	mux.HandleFunc("GET /templates/{id}", s.templateDetails)
+	mux.HandleFunc("PATCH /templates/{id}", s.updateTemplate)
+	mux.HandleFunc("PATCH /v2/templates/{id}", s.updateTemplate)
+	mux.HandleFunc("POST /v3/templates", s.requestBuild)
+	mux.HandleFunc("GET /templates/{id}/files/{hash}", s.uploadLink)
+	mux.HandleFunc("PUT "+uploadPath+"{token}", s.takeUpload)
+	mux.HandleFunc("POST /v2/templates/{id}/builds/{build}", s.startBuild)
+	mux.HandleFunc("GET /templates/{id}/builds/{build}/status", s.buildStatus)
+	mux.HandleFunc("GET /templates/{id}/builds/{build}/logs", s.buildLogs)
+	mux.HandleFunc("POST /templates/tags", s.addTags)
+	mux.HandleFunc("DELETE /templates/tags", s.removeTags)
+	mux.HandleFunc("GET /templates/{id}/{of}", s.ofTemplate)
 	for route, handler := range map[string]func(http.ResponseWriter, *http.Request, *sandbox){
 		"GET /sandboxes/{id}":             s.details,
 		"DELETE /sandboxes/{id}":          s.delete,
@@ -150,7 +161,7 @@ func (s *Server) create(secure bool, usual time.Duration) http.HandlerFunc {
 			public: in.Network.AllowPublic == nil || *in.Network.AllowPublic, internet: in.Internet, network: in.Network,
 			pauses: in.AutoPause, resumes: in.AutoResume != nil && in.AutoResume.Enabled}
 		if err = s.opts.Admit(box.caller); err == nil {
-			err = s.begin(r.Context(), box)
+			err = s.begin(r.Context(), box, 0)
 		}
 		if err == nil {
 			err = s.keep(box, timeout)
@@ -164,20 +175,20 @@ func (s *Server) create(secure bool, usual time.Duration) http.HandlerFunc {
 }
 
 // begin starts a sandbox's session: of a snapshot, or of a template's image.
-func (s *Server) begin(ctx context.Context, box *sandbox) error {
-	if from := s.snapshots.find(box.template, box.caller.Name); from != nil {
-		made, err := from.start(ctx)
-		if err != nil {
-			return err
-		}
-		box.session, box.cpus, box.memoryMB, box.template = made, from.cpus, from.memoryMB, from.id
-		return nil
+func (s *Server) begin(ctx context.Context, box *sandbox, memoryMB int) error {
+	from := s.snapshots.find(box.template, box.caller.Name)
+	if one := s.builder.find(box.template, box.caller.Name); one != nil {
+		_, from = one.now()
+	}
+	if from != nil {
+		return from.startAs(ctx, box)
 	}
 	t, err := s.templateNamed(box.template)
 	if err != nil {
 		return err
 	}
 	req := t.request()
+	req.MemoryMB = max(req.MemoryMB, memoryMB)
 	box.network.grant(&req, box.internet)
 	box.cpus, box.memoryMB = max(1, int(req.CPUs)), cmp.Or(req.MemoryMB, policy.DefaultMemoryMB)
 	made, err := s.opts.Runtime.NewSessionFor(ctx, box.caller, unitask.SessionRequest{Request: req, Root: true,
@@ -186,7 +197,7 @@ func (s *Server) begin(ctx context.Context, box *sandbox) error {
 		return err
 	}
 	box.session, box.memoryMB = made, cmp.Or(made.Policy.Effective.MemoryMB, box.memoryMB)
-	if t.interprets {
+	if box.interprets = t.interprets; box.interprets && !box.building {
 		go box.warmUp()
 	}
 	return nil

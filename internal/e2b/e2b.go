@@ -49,6 +49,8 @@ type Server struct {
 	code    http.Handler // of the port of code interpreters
 	sandboxes
 	snapshots snapshots
+	builder   builder
+	uploads   uploads
 }
 
 // The ports of a sandbox that this server answers itself.
@@ -150,6 +152,9 @@ func (s *Server) Caller(r *http.Request) (string, http.Handler) {
 		}
 	}
 	if id == "" {
+		if owner, is := s.uploader(r); is && owner != "" {
+			return owner, nil
+		}
 		if key := r.Header.Get(keyHeader); key != "" && r.Header.Get("Authorization") == "" {
 			r.Header.Set("Authorization", "Bearer "+key)
 		}

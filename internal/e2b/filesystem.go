@@ -40,11 +40,12 @@ const maxPath = 4096
 
 // files returns a sandbox's files as the user of a request sees them, and a path of the request.
 func files(ctx context.Context, req connect.AnyRequest, name string) (*session.Files, string, error) {
-	user, err := userOf(req.Header())
+	box := sandboxOf(ctx)
+	user, err := box.userOf(req.Header())
 	if err != nil {
 		return nil, "", err
 	}
-	of, err := sandboxOf(ctx).session.FilesAs(user)
+	of, err := box.session.FilesAs(user)
 	if err == nil {
 		err = checkPath(name)
 	}
@@ -128,7 +129,12 @@ func (s *Server) makeDir(ctx context.Context, req *connect.Request[pathRequest],
 	if err != nil {
 		return nil, err
 	}
-	info, err := of.MakeDir(ctx, name)
+	box := sandboxOf(ctx)
+	user, err := box.userOf(req.Header())
+	if err != nil {
+		return nil, err
+	}
+	info, err := box.makeFolder(ctx, of, user, name)
 	if errors.Is(err, fs.ErrExist) {
 		if is, e := of.Stat(ctx, name); e == nil && infoOf(is).Type != kindFolder {
 			return nil, connect.NewError(connect.CodeInvalidArgument,

@@ -52,10 +52,14 @@ func (c *networkConfig) check() error {
 	return nil
 }
 
+// closed reports whether a sandbox wants less than the whole network.
+func (c *networkConfig) closed(internet *bool) bool {
+	return internet != nil && !*internet || slices.Contains(c.DenyOut, everything)
+}
+
 // grant asks for a sandbox's network: everything, unless the request wants less. The caller's ceiling may cut it.
 func (c *networkConfig) grant(req *unitask.Request, internet *bool) {
-	closed := internet != nil && !*internet || slices.Contains(c.DenyOut, everything)
-	if !closed {
+	if !c.closed(internet) {
 		req.AllowNetAny = true
 		return
 	}

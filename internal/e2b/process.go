@@ -95,22 +95,22 @@ func (p *processes) find(by selector) (*process, error) {
 }
 
 // userOf returns the user that a request to a sandbox's daemon names.
-func userOf(h http.Header) (string, error) {
+func (box *sandbox) userOf(h http.Header) (string, error) {
 	text, ok := strings.CutPrefix(h.Get("Authorization"), "Basic ")
 	if !ok {
-		return defaultUser, nil
+		return box.setup.usual(), nil
 	}
 	plain, err := base64.StdEncoding.DecodeString(text)
 	name, _, _ := strings.Cut(string(plain), ":")
+	if err == nil && name == "" {
+		return box.setup.usual(), nil
+	}
 	return knownUser(name, err)
 }
 
 // knownUser returns an error for a user that sandboxes do not have.
 func knownUser(name string, err error) (string, error) {
-	switch {
-	case err == nil && name == "":
-		return defaultUser, nil
-	case err != nil || name != defaultUser && name != "root":
+	if err != nil || name != defaultUser && name != "root" {
 		return "", connect.NewError(connect.CodeUnauthenticated,
 			fmt.Errorf("invalid username: %.80q: a sandbox has user and root", name))
 	}
@@ -122,7 +122,7 @@ func knownUser(name string, err error) (string, error) {
 func (s *Server) start(ctx context.Context, req *connect.Request[startRequest],
 	stream *connect.ServerStream[eventMessage]) error {
 	box := sandboxOf(ctx)
-	user, err := userOf(req.Header())
+	user, err := box.userOf(req.Header())
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func startError(err error, c processConfig) error {
 
 // command returns the session's command for a request.
 func (p *process) command(box *sandbox, user string, in *startRequest) unitask.Command {
-	c := unitask.Command{Args: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: homeOf(user), User: user,
+	c := unitask.Command{Args: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: box.setup.folder(user), User: user,
 		Env: box.environment(user, in.Process.Envs), Endless: true, Unbounded: true, ResultBytes: 1,
 		Stdout: p.out.stream(outStdout), Stderr: p.out.stream(outStderr)}
 	if in.Process.Cwd != nil && *in.Process.Cwd != "" {

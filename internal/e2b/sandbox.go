@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -34,6 +35,9 @@ type sandbox struct {
 	internet                     *bool
 	network                      networkConfig
 	cpus, memoryMB               int
+	setup                        setup
+	building                     bool // it is a build's
+	interprets                   bool // it begins with a kernel
 	began                        time.Time
 	processes                    processes
 	watchers                     watchers
@@ -301,6 +305,7 @@ func (s *Server) kill(box *sandbox) error {
 func (box *sandbox) environment(user string, more map[string]string) map[string]string {
 	env := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": box.id, "E2B_TEMPLATE_ID": box.template,
 		"HOME": homeOf(user), "USER": user, "LOGNAME": user}
+	maps.Copy(env, box.setup.env)
 	maps.Copy(env, box.envs)
 	maps.Copy(env, more)
 	return env
@@ -308,6 +313,18 @@ func (box *sandbox) environment(user string, more map[string]string) map[string]
 
 // defaultUser is the user of requests that name none.
 const defaultUser = "user"
+
+// setup is what a template's build has set for its sandboxes.
+type setup struct {
+	user string // of commands and files for which a request names none; "" is defaultUser
+	dir  string // of commands; "" is the user's home
+	env  map[string]string
+}
+
+func (s *setup) usual() string { return cmp.Or(s.user, defaultUser) }
+
+// folder returns the folder of a user's commands.
+func (s *setup) folder(user string) string { return cmp.Or(s.dir, homeOf(user)) }
 
 // homeOf returns a user's home in a sandbox.
 func homeOf(user string) string {

@@ -23,6 +23,9 @@ const maxSnapshots = 100
 type snapshot struct {
 	id, name, owner, from string
 	cpus, memoryMB        int
+	setup                 setup
+	interprets            bool // its sandboxes begin with a kernel
+	open                  bool // its network is more than a request may want
 
 	mu      sync.Mutex // held to start a sandbox
 	session *unitask.Session
@@ -79,6 +82,22 @@ func (one *snapshot) start(ctx context.Context) (*unitask.Session, error) {
 	return made[0], nil
 }
 
+// startAs starts a sandbox's session from a snapshot.
+func (one *snapshot) startAs(ctx context.Context, box *sandbox) error {
+	if one.open && box.network.closed(box.internet) {
+		return policy.Bad("network", "less than the template's", "a sandbox has the network of its snapshot or build")
+	}
+	made, err := one.start(ctx)
+	if err != nil {
+		return err
+	}
+	box.session, box.cpus, box.memoryMB, box.template, box.setup = made, one.cpus, one.memoryMB, one.id, one.setup
+	if box.interprets = one.interprets; box.interprets && !box.building {
+		go box.warmUp()
+	}
+	return nil
+}
+
 // forked starts n forks of a sandbox's session.
 func (s *Server) forked(ctx context.Context, box *sandbox, n int) ([]*unitask.Session, error) {
 	if err := s.opts.Admit(box.caller); err != nil {
@@ -118,7 +137,8 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, box *sandbox) 
 		return
 	}
 	one := &snapshot{id: "snap" + strings.ToLower(rand.Text())[:16], name: strings.TrimSuffix(in.Name, ":default"),
-		owner: box.caller.Name, from: box.id, cpus: box.cpus, memoryMB: box.memoryMB}
+		owner: box.caller.Name, from: box.id, cpus: box.cpus, memoryMB: box.memoryMB, setup: box.setup,
+		open: !box.network.closed(box.internet)}
 	if err := s.snapshots.reserve(one); err != nil {
 		s.fail(w, r, err)
 		return
@@ -203,6 +223,15 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// close ends a snapshot.
+func (one *snapshot) close() {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.session != nil {
+		_ = one.session.Close()
+	}
+}
+
 // forkResult is the outcome of one fork.
 type forkResult struct {
 	Sandbox *sandboxView `json:"sandbox,omitempty"`
@@ -236,7 +265,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, box *sandbox) {
 		copied := &sandbox{id: newID(), template: box.template, token: newToken(), traffic: newToken(), caller: box.caller,
 			session: session, metadata: box.metadata, envs: box.envs, secure: box.secure, public: box.public,
 			internet: box.internet, network: box.network, cpus: box.cpus, memoryMB: box.memoryMB, pauses: box.pauses,
-			resumes: box.resumes}
+			resumes: box.resumes, setup: box.setup}
 		if err := s.keep(copied, timeout); err != nil {
 			results = append(results, forkResult{Error: &apiError{statusOf(err), err.Error()}})
 			continue

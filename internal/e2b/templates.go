@@ -57,28 +57,58 @@ type templateView struct {
 	Names  []string `json:"names"`
 	Alias  []string `json:"aliases"`
 	Status string   `json:"buildStatus"`
+	*templateTimes
 }
 
-func (s *Server) listTemplates(w http.ResponseWriter, _ *http.Request) {
+// templateTimes are the parts of a template's form that unitask does not have for its own ones.
+type templateTimes struct {
+	Created   string  `json:"createdAt"`
+	Updated   string  `json:"updatedAt"`
+	CreatedBy *string `json:"createdBy"`
+	Spawned   *string `json:"lastSpawnedAt"`
+	Spawns    int     `json:"spawnCount"`
+	Builds    int     `json:"buildCount"`
+	Daemon    string  `json:"envdVersion"`
+}
+
+func (s *Server) listTemplates(w http.ResponseWriter, r *http.Request) {
 	views := []templateView{}
 	for _, t := range known {
 		memory := max(t.memoryMB, policy.DefaultMemoryMB)
 		views = append(views, templateView{ID: t.name, Build: t.name, CPUs: 1, Memory: memory, Disk: memory / 2, Public: true,
 			Names: []string{t.name}, Alias: []string{t.name}, Status: "ready"})
 	}
+	if !strings.HasPrefix(r.URL.Path, "/default") {
+		views = append(views, s.builder.views(s.opts.Caller(r).Name)...)
+	}
 	writeJSON(w, http.StatusOK, views)
 }
 
-func (s *Server) templateAlias(w http.ResponseWriter, r *http.Request) {
-	alias := r.PathValue("alias")
+// ofTemplate serves /templates/aliases/ALIAS and /templates/ID/tags.
+func (s *Server) ofTemplate(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.PathValue("id") == "aliases":
+		s.templateAlias(w, r, r.PathValue("of"))
+	case r.PathValue("of") == "tags":
+		s.listTags(w, r)
+	default:
+		writeError(w, http.StatusNotFound, "unitask has no "+r.Method+" "+r.URL.Path+": docs/e2b.md lists what it has")
+	}
+}
+
+func (s *Server) templateAlias(w http.ResponseWriter, r *http.Request, alias string) {
+	answer := func(id string, public bool) {
+		writeJSON(w, http.StatusOK, map[string]any{"templateID": id, "public": public})
+	}
 	for _, t := range known {
 		if t.name == alias {
-			writeJSON(w, http.StatusOK, struct {
-				ID     string `json:"templateID"`
-				Public bool   `json:"public"`
-			}{t.name, true})
+			answer(t.name, true)
 			return
 		}
+	}
+	if one := s.builder.find(alias, s.opts.Caller(r).Name); one != nil {
+		answer(one.of.id, false)
+		return
 	}
 	writeError(w, http.StatusNotFound, fmt.Sprintf("template %.80q: there is none", alias))
 }

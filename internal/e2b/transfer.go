@@ -138,12 +138,13 @@ func (s *Server) insideRoutes() http.Handler {
 
 // filesOf returns the files that a request over plain HTTP names.
 func filesOf(r *http.Request, user string) (*session.Files, string, error) {
+	box := sandboxOf(r.Context())
 	if user == "" && r.URL.Query().Has("signature") { // it signs the name of the user
-		user = defaultUser
+		user = box.setup.usual()
 	}
 	if user == "" {
 		var err error
-		if user, err = userOf(r.Header); err != nil {
+		if user, err = box.userOf(r.Header); err != nil {
 			return nil, "", err
 		}
 	}
@@ -151,7 +152,7 @@ func filesOf(r *http.Request, user string) (*session.Files, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	of, err := sandboxOf(r.Context()).session.FilesAs(user)
+	of, err := box.session.FilesAs(user)
 	return of, user, err
 }
 
@@ -304,7 +305,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		err := checkPath(name)
 		var info session.FileInfo
 		if err == nil {
-			info, err = of.Write(r.Context(), name, from, 0o644, metadata)
+			info, err = sandboxOf(r.Context()).writeFile(r.Context(), of, user, name, from, metadata)
 		}
 		if err != nil {
 			s.failFile(w, r, name, err)

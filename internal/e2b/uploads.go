@@ -1,0 +1,209 @@
+package e2b
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// The files of COPY steps come before the build, by a URL that needs no key. They lie in files without a name, which go
+// with the server.
+
+// Limits of the files for builds.
+const (
+	maxUploaded     = 1 << 30 // bytes of one archive
+	maxUploadedAll  = 4 << 30 // bytes of one caller's archives
+	maxUploadedEach = 100     // archives of one caller
+	uploadedTime    = time.Hour
+	uploadPath      = "/templates/uploads/"
+)
+
+// uploads are the archives of all callers.
+type uploads struct {
+	mu   sync.Mutex
+	list []*archive
+}
+
+// archive is a tar of files, or a place for one.
+type archive struct {
+	owner, hash, token string
+	began              time.Time
+	content            *os.File // nil until it has come whole
+	size               int64
+	coming             bool // it is being uploaded
+}
+
+// offer returns the token to upload an archive with, and whether it is here already.
+func (u *uploads) offer(owner, hash string) (token string, present bool, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.expire()
+	own := 0
+	for _, one := range u.list {
+		if one.owner == owner && one.hash == hash {
+			return one.token, one.content != nil, nil
+		}
+		if one.owner == owner {
+			own++
+		}
+	}
+	if own >= maxUploadedEach {
+		return "", false, &unitask.BusyError{What: "you have uploaded too many archives for builds", After: time.Minute}
+	}
+	one := &archive{owner: owner, hash: hash, token: newToken() + newToken(), began: time.Now()}
+	u.list = append(u.list, one)
+	return one.token, false, nil
+}
+
+// expire removes old archives; u.mu is held.
+func (u *uploads) expire() {
+	kept := u.list[:0]
+	for _, one := range u.list {
+		if time.Since(one.began) < uploadedTime || one.coming {
+			kept = append(kept, one)
+		} else if one.content != nil {
+			_ = one.content.Close()
+		}
+	}
+	clear(u.list[len(kept):])
+	u.list = kept
+}
+
+// of returns the place of a token, nil if there is none.
+func (u *uploads) of(token string) *archive {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, one := range u.list {
+		if equal(token, one.token) {
+			return one
+		}
+	}
+	return nil
+}
+
+// reserve makes room for an archive of a size, and removes the one that was there.
+func (u *uploads) reserve(one *archive, size int64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	left := int64(maxUploadedAll)
+	for _, other := range u.list {
+		if other.owner == one.owner && other != one {
+			left -= other.size
+		}
+	}
+	switch {
+	case one.coming:
+		return &unitask.BusyError{What: "this archive is being uploaded", After: time.Second}
+	case size > min(left, maxUploaded):
+		return fmt.Errorf("an archive has %d bytes at most, yours together %d: %w", int64(maxUploaded), int64(maxUploadedAll),
+			syscall.ENOSPC)
+	}
+	if one.content != nil {
+		_ = one.content.Close()
+	}
+	one.content, one.size, one.began, one.coming = nil, size, time.Now(), true
+	return nil
+}
+
+// put sets the content of a place, nil if it did not come whole.
+func (u *uploads) put(one *archive, content *os.File) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	one.content, one.began, one.coming = content, time.Now(), false
+	if content == nil {
+		one.size = 0
+	}
+}
+
+// open returns a reader of a caller's archive.
+func (u *uploads) open(owner, hash string) (io.Reader, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, one := range u.list {
+		if one.owner == owner && one.hash == hash && one.content != nil {
+			return io.NewSectionReader(one.content, 0, one.size), nil
+		}
+	}
+	return nil, fmt.Errorf("files %.80q have not been uploaded, or more than %s ago: %w", hash, uploadedTime,
+		fs.ErrNotExist)
+}
+
+// uploadLink tells where the files of a COPY step go.
+func (s *Server) uploadLink(w http.ResponseWriter, r *http.Request) {
+	hash := r.PathValue("hash")
+	if len(hash) > 128 {
+		s.fail(w, r, policy.Bad("hash", fmt.Sprintf("of %d bytes", len(hash)), "has at most 128"))
+		return
+	}
+	token, present, err := s.uploads.offer(s.opts.Caller(r).Name, hash)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	writeJSON(w, http.StatusCreated, map[string]any{"present": present, "url": scheme + "://" + r.Host + uploadPath + token})
+}
+
+// uploader returns the caller to whom the URL of an upload belongs, "" for another URL.
+func (s *Server) uploader(r *http.Request) (owner string, is bool) {
+	token, is := strings.CutPrefix(r.URL.Path, uploadPath)
+	if one := s.uploads.of(token); is && one != nil {
+		return one.owner, true
+	}
+	return "", is
+}
+
+// takeUpload takes the files of a COPY step.
+func (s *Server) takeUpload(w http.ResponseWriter, r *http.Request) {
+	one := s.uploads.of(r.PathValue("token"))
+	if one == nil {
+		writeError(w, http.StatusNotFound, "there is no such upload: ask for its URL again")
+		return
+	}
+	if r.ContentLength < 0 {
+		writeError(w, http.StatusLengthRequired, "the archive needs a Content-Length")
+		return
+	}
+	if err := s.uploads.reserve(one, r.ContentLength); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	content, err := s.unnamed()
+	if err == nil {
+		if _, err = io.Copy(content, r.Body); err != nil { // of Content-Length bytes at most
+			_ = content.Close()
+			content = nil
+		}
+	}
+	s.uploads.put(one, content)
+	if err != nil {
+		s.fail(w, r, fmt.Errorf("the archive did not come whole: %w", err))
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// unnamed returns a new file in the home that has no name.
+func (s *Server) unnamed() (*os.File, error) {
+	f, err := os.CreateTemp(s.opts.Runtime.Images().Home(), ".upload-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
