@@ -3,9 +3,10 @@
 //
 //	make e2b E2B=DIR CODE=DIR
 //
-// The folders are checkouts of github.com/e2b-dev/E2B and github.com/e2b-dev/code-interpreter. It takes the SDKs'
-// versions from them, and installs these with pip into a temporary folder. It leaves out the tests of templates that
-// the API builds. It exits with 1 if it can't run the tests; failed tests are a result.
+// The folders are checkouts of github.com/e2b-dev/E2B and github.com/e2b-dev/code-interpreter. It takes the Python
+// SDKs' versions from them, and installs these with pip into a temporary folder. The tests of the JavaScript SDKs import
+// the SDK's source text, which comes from the checkout, with what it needs from npm (js.go). It exits with 1 if it can't
+// run the tests; failed tests are a result.
 package main
 
 import (
@@ -36,6 +37,7 @@ type suite struct {
 	checkout, folder string // where the SDK is
 	sdk, template    string // the package, and the template of its tests
 	args             string // more arguments of pytest
+	js               bool   // it is a JavaScript SDK
 	version          string
 }
 
@@ -44,10 +46,11 @@ func main() {
 	code := flag.String("code", "", "a checkout of github.com/e2b-dev/code-interpreter")
 	flag.Parse()
 	suites := slices.DeleteFunc([]*suite{
-		{checkout: *e2b, folder: "packages/python-sdk", sdk: "e2b", template: "base",
-			args: "--ignore=tests/sync/template_sync --ignore=tests/async/template_async"},
+		{checkout: *e2b, folder: "packages/python-sdk", sdk: "e2b", template: "base"},
 		{checkout: *code, folder: "python", sdk: "e2b-code-interpreter", template: "code-interpreter-v1",
 			args: "--timeout=300"},
+		{checkout: *e2b, folder: "packages/js-sdk", sdk: "e2b for JavaScript", template: "base", js: true},
+		{checkout: *code, folder: "js", sdk: "e2b-code-interpreter for JavaScript", template: "code-interpreter-v1", js: true},
 	}, func(s *suite) bool { return s.checkout == "" })
 	if flag.NArg() > 0 || len(suites) == 0 {
 		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR, or both (make e2b E2B=DIR CODE=DIR)")
@@ -70,10 +73,16 @@ func test(ctx context.Context, suites []*suite) error {
 	defer os.RemoveAll(dir)
 	install := "-m pip install --quiet pytest pytest-asyncio pytest-timeout pytest-dotenv pytest-xdist"
 	for _, s := range suites {
-		if err := s.prepare(dir); err != nil {
+		prepare := s.prepare
+		if s.js {
+			prepare = s.prepareJS
+		}
+		if err := prepare(ctx, dir); err != nil {
 			return err
 		}
-		install += " " + s.sdk + "==" + s.version
+		if !s.js {
+			install += " " + s.sdk + "==" + s.version
+		}
 	}
 	python := filepath.Join(dir, "venv", "bin", "python")
 	if err = command(ctx, "python3", "-m", "venv", filepath.Join(dir, "venv")).Run(); err == nil {
@@ -116,7 +125,7 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 var versionLine = regexp.MustCompile(`(?m)^version = "([0-9][\w.]*)"$`)
 
 // prepare reads the SDK's version, and copies the tests without the SDK: they import the published one.
-func (s *suite) prepare(dir string) error {
+func (s *suite) prepare(ctx context.Context, dir string) error {
 	from, to := filepath.Join(s.checkout, s.folder), filepath.Join(dir, s.sdk)
 	project, err := os.ReadFile(filepath.Join(from, "pyproject.toml"))
 	m := versionLine.FindSubmatch(project)
@@ -124,7 +133,7 @@ func (s *suite) prepare(dir string) error {
 		return errors.Join(fmt.Errorf("%s is no checkout with the SDK %s and its version", s.checkout, s.sdk), err)
 	}
 	s.version = string(m[1])
-	copied := command(context.Background(), "cp", "-r", from+"/tests", from+"/pytest.ini", to)
+	copied := command(ctx, "cp", "-r", from+"/tests", from+"/pytest.ini", to)
 	return errors.Join(os.Mkdir(to, 0o700), copied.Run())
 }
 
@@ -161,7 +170,7 @@ func warm(address, template string) error {
 	return nil
 }
 
-// report is pytest's, in JUnit's form.
+// report is pytest's or vitest's, in JUnit's form.
 type report struct {
 	Cases []struct {
 		Class string                       `xml:"classname,attr"`
@@ -174,13 +183,16 @@ type report struct {
 func (s *suite) run(ctx context.Context, dir, python, address string) (failed string, err error) {
 	file, began := filepath.Join(dir, s.sdk+".xml"), time.Now()
 	cmd := command(ctx, python, strings.Fields("-m pytest -q --tb=line --junitxml="+file+" "+s.args+" tests")...)
+	if s.js {
+		cmd = command(ctx, "npx", "vitest", "run", "--reporter=junit", "--outputFile="+file)
+	}
 	cmd.Dir = filepath.Join(dir, s.sdk)
 	cmd.Env = append(os.Environ(), "E2B_API_URL="+address, "E2B_SANDBOX_URL="+address, "E2B_API_KEY="+key)
 	ended := cmd.Run() // also with an error if tests failed
 	var all report
 	text, err := os.ReadFile(file)
 	if err = errors.Join(err, xml.Unmarshal(text, &all), ctx.Err()); err != nil {
-		return "", errors.Join(errors.New("pytest left no report"), ended, err)
+		return "", errors.Join(errors.New("they left no report"), ended, err)
 	}
 	bad, skipped := 0, 0
 	for _, c := range all.Cases {
