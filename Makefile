@@ -138,6 +138,7 @@ bench: image
 	$(GO) run ./hack/bench -suite programs -n 5
 	$(GO) run ./hack/bench -suite languages -n 5
 	$(GO) run ./hack/bench -suite sessions -n 5
+	$(GO) run ./hack/bench -suite sandboxes -n 100
 	$(GO) run ./hack/bench -suite images
 	$(GOTEST) -run '^$$' -bench '^BenchmarkEgressBody$$' -benchtime 3x .
 

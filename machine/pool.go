@@ -96,13 +96,19 @@ type pool[M standby] struct {
 	group  sync.WaitGroup
 
 	mu     sync.Mutex
-	groups map[string]*group[M] // by the spec's key
+	groups map[groupKey]*group[M]
 	making int
 	last   time.Time // of the last run
 	due    time.Time // when to replace taken machines; zero while none is missing
 	stats  PoolStats
 	fault  string // why the pool's own class can't be made
 	held   string // why no machine may be ready
+}
+
+// groupKey identifies the specs of one group: machines of one template, for runs or for sessions.
+type groupKey struct {
+	template string
+	life     Life
 }
 
 // group holds the machines of one spec.
@@ -142,7 +148,7 @@ func newPool[M standby](size PoolSize, maker making[M], memory func() (total, fr
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &pool[M]{size: size, maker: maker, memory: memory, makers: max(1, runtime.GOMAXPROCS(0)/2), ctx: ctx,
 		cancel: cancel,
-		wake:   make(chan struct{}, 1), groups: map[string]*group[M]{}, last: time.Now()}
+		wake:   make(chan struct{}, 1), groups: map[groupKey]*group[M]{}, last: time.Now()}
 	p.group.Go(p.tend)
 	return p
 }
@@ -165,10 +171,11 @@ func (p *pool[M]) fail(err error) {
 
 // groupOf returns the group for a spec. The caller holds mu.
 func (p *pool[M]) groupOf(spec Spec) *group[M] {
-	s := p.groups[spec.Key()]
+	key := groupKey{spec.Key(), spec.Life}
+	s := p.groups[key]
 	if s == nil {
 		s = &group[M]{spec: spec}
-		p.groups[spec.Key()] = s
+		p.groups[key] = s
 	}
 	return s
 }

@@ -3,7 +3,7 @@
 // jail. The other is the vendored node as a process of the host.
 //
 //	go build -o bin/unitask ./cli/unitask
-//	go run ./hack/bench [-suite programs|languages|sessions|images] [-kernel nanos,linux] [-n 20] [-check]
+//	go run ./hack/bench [-suite programs|languages|sessions|sandboxes|images] [-kernel nanos,linux] [-n 20] [-check]
 package main
 
 import (
@@ -37,11 +37,11 @@ func main() {
 	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
 	only := flag.String("only", "", "only rows whose name holds this")
 	which := flag.String("suite", "starts", "starts, ways of starting a run; programs, what runs take that do more than "+
-		"hello; languages, what others take than Node; sessions, machines that stay; or images, their sizes and how "+
-		"long they take")
+		"hello; languages, what others take than Node; sessions, machines that stay; sandboxes, sessions by E2B's API; "+
+		"or images, their sizes and how long they take")
 	flag.Parse()
-	if !slices.Contains([]string{"starts", "programs", "languages", "sessions", "images"}, *which) {
-		fmt.Fprintf(os.Stderr, "bench: -suite is starts, programs, languages, sessions or images, not %q\n", *which)
+	if !slices.Contains([]string{"starts", "programs", "languages", "sessions", "sandboxes", "images"}, *which) {
+		fmt.Fprintf(os.Stderr, "bench: -suite is not %q, but what -help lists\n", *which)
 		os.Exit(2)
 	}
 	ok, err := bench(context.Background(), *program, *kernels, *only, *which, *rounds)
@@ -118,6 +118,8 @@ func bench(ctx context.Context, program, kernels, only, which string, rounds int
 		measure = s.languages
 	case "sessions":
 		measure = s.sessions
+	case "sandboxes":
+		measure = s.sandboxes
 	case "images":
 		measure = s.images
 	}

@@ -4,9 +4,9 @@
 //	make e2b E2B=DIR CODE=DIR
 //
 // The folders are checkouts of github.com/e2b-dev/E2B and github.com/e2b-dev/code-interpreter. It takes the Python
-// SDKs' versions from them, and installs these with pip into a temporary folder. The tests of the JavaScript SDKs import
-// the SDK's source text, which comes from the checkout, with what it needs from npm (js.go). It exits with 1 if it can't
-// run the tests; failed tests are a result.
+// SDKs' versions from them, and installs these with pip into a temporary folder. The tests of the JavaScript SDKs
+// import the SDK's source text, which comes from the checkout, with what it needs from npm (js.go). It exits with 1 if
+// it can't run the tests; failed tests are a result.
 package main
 
 import (
@@ -50,7 +50,8 @@ func main() {
 		{checkout: *code, folder: "python", sdk: "e2b-code-interpreter", template: "code-interpreter-v1",
 			args: "--timeout=300"},
 		{checkout: *e2b, folder: "packages/js-sdk", sdk: "e2b for JavaScript", template: "base", js: true},
-		{checkout: *code, folder: "js", sdk: "e2b-code-interpreter for JavaScript", template: "code-interpreter-v1", js: true},
+		{checkout: *code, folder: "js", sdk: "e2b-code-interpreter for JavaScript", template: "code-interpreter-v1",
+			js: true},
 	}, func(s *suite) bool { return s.checkout == "" })
 	if flag.NArg() > 0 || len(suites) == 0 {
 		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR, or both (make e2b E2B=DIR CODE=DIR)")

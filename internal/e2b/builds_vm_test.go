@@ -105,8 +105,9 @@ func TestBuild(t *testing.T) {
 		t.Errorf("as the user: %+v %v", r, err)
 	}
 	a.tags(t)
-	if is := a.built(nil, "next", object{"fromTemplate": "mine:v1", "steps": steps([]string{"RUN", "cat told; exit 7"})}); is.Status !=
-		failed || is.Reason == nil || is.Reason.Step != "1" || !strings.Contains(is.Reason.Message, "exit code is 7") ||
+	next := object{"fromTemplate": "mine:v1", "steps": steps([]string{"RUN", "cat told; exit 7"})}
+	if is := a.built(nil, "next", next); is.Status != failed || is.Reason == nil ||
+		is.Reason.Step != "1" || !strings.Contains(is.Reason.Message, "exit code is 7") ||
 		!strings.Contains(strings.Join(is.Logs, "\n"), "good day\nuser") {
 		t.Errorf("%+v", is)
 	}
@@ -171,16 +172,17 @@ func TestBadBuilds(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 	}
+	from := func(step ...string) object { return object{"fromTemplate": "shell", "steps": steps(step)} }
 	for name, c := range map[string]struct {
 		recipe object
 		want   string
 	}{
 		"a container image":     {object{"fromImage": "ubuntu:22.04"}, "has no sessions"},
-		"files that are not":    {object{"fromTemplate": "shell", "steps": steps([]string{"COPY", "a", "b"})}, "not been uploaded"},
-		"a source above":        {object{"fromTemplate": "shell", "steps": steps([]string{"COPY", "../a", "b"})}, "not below"},
-		"an owner's option":     {object{"fromTemplate": "shell", "steps": steps([]string{"COPY", "a", "b", "--from=x"})}, "USER:GROUP"},
-		"another user":          {object{"fromTemplate": "shell", "steps": steps([]string{"USER", "bob"})}, "user and root"},
-		"a variable's odd name": {object{"fromTemplate": "shell", "steps": steps([]string{"ENV", "A=B", "c"})}, "names have no"},
+		"files that are not":    {from("COPY", "a", "b"), "not been uploaded"},
+		"a source above":        {from("COPY", "../a", "b"), "not below"},
+		"an owner's option":     {from("COPY", "a", "b", "--from=x"), "USER:GROUP"},
+		"another user":          {from("USER", "bob"), "user and root"},
+		"a variable's odd name": {from("ENV", "A=B", "c"), "names have no"},
 	} {
 		if is := a.built(nil, "bad", c.recipe); is.Status != failed || !strings.Contains(is.Reason.Message, c.want) {
 			t.Errorf("%s: %+v", name, is)

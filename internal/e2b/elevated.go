@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// E2B's daemon works as root, and gives what it makes to the request's user. So a client may create /workspace. Here the
-// user's own rights are tried first.
+// E2B's daemon works as root, and gives what it makes to the request's user. So a client may create /workspace. Here
+// the user's own rights are tried first.
 
 // giveScript makes a folder, if there is a second path, and gives what it made, or the file, to a user.
 const giveScript = `set -eu
@@ -35,8 +35,9 @@ const giveTime = 10 * time.Second
 
 // give runs giveScript.
 func (box *sandbox) give(ctx context.Context, user, name, folder string) error {
-	res, err := box.session.Exec(ctx, unitask.Command{Args: []string{"/bin/sh", "-c", giveScript, "give", user, name, folder},
-		Dir: "/", User: "root", Timeout: giveTime, ResultBytes: 200})
+	args := []string{"/bin/sh", "-c", giveScript, "give", user, name, folder}
+	res, err := box.session.Exec(ctx, unitask.Command{Args: args, Dir: "/", User: "root", Timeout: giveTime,
+		ResultBytes: 200})
 	if err == nil && res.ExitCode != 0 {
 		err = fmt.Errorf("give %s to %s: %s", name, user, res.Stderr)
 	}

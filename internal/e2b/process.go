@@ -220,9 +220,9 @@ func startError(err error, c processConfig) error {
 
 // command returns the session's command for a request.
 func (p *process) command(box *sandbox, user string, in *startRequest) unitask.Command {
-	c := unitask.Command{Args: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: box.setup.folder(user), User: user,
-		Env: box.environment(user, in.Process.Envs), Endless: true, Unbounded: true, ResultBytes: 1,
-		Stdout: p.out.stream(outStdout), Stderr: p.out.stream(outStderr)}
+	c := unitask.Command{Args: append([]string{in.Process.Cmd}, in.Process.Args...), User: user,
+		Dir: box.setup.folder(user), Env: box.environment(user, in.Process.Envs), Endless: true, Unbounded: true,
+		ResultBytes: 1, Stdout: p.out.stream(outStdout), Stderr: p.out.stream(outStderr)}
 	if in.Process.Cwd != nil && *in.Process.Cwd != "" {
 		c.Dir = absolute(*in.Process.Cwd, user)
 	}

@@ -153,7 +153,8 @@ func (s *Server) uploadLink(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	writeJSON(w, http.StatusCreated, map[string]any{"present": present, "url": scheme + "://" + r.Host + uploadPath + token})
+	to := scheme + "://" + r.Host + uploadPath + token
+	writeJSON(w, http.StatusCreated, map[string]any{"present": present, "url": to})
 }
 
 // uploader returns the caller to whom the URL of an upload belongs, "" for another URL.
