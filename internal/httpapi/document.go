@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"path"
 	"slices"
@@ -244,7 +245,7 @@ func (p *parameter) parse(text string) (any, error) {
 	switch p.kind {
 	case "integer", "number":
 		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
+		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 			return nil, fmt.Errorf("%.40q is not a number", text)
 		}
 		value = n
