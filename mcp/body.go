@@ -35,8 +35,8 @@ type BodyError struct {
 
 func (e *BodyError) Error() string { return e.Text }
 
-// takeBody reads a body that is one JSON value, passes it to check, and reserves the memory to decode it. The error is a
-// *BodyError, or a limit's.
+// takeBody reads a body that is one JSON value, passes it to check, and reserves the memory to decode it. The error is
+// a *BodyError, or a limit's.
 func (s *Server) takeBody(w http.ResponseWriter, r *http.Request, l *lease, check func([]byte) error) ([]byte, error) {
 	announced := r.ContentLength
 	if announced < 0 || announced > bodyBytes {

@@ -69,9 +69,10 @@ func test(ctx context.Context, venv string, examples, seed int, only string) err
 		_ = server.Process.Signal(syscall.SIGTERM)
 		_ = server.Wait()
 	}()
-	args := []string{"--no-color", "run", address + "/openapi.json", "--checks", checks, "--workers", "1", "--seed", strconv.Itoa(seed),
-		"--max-examples", strconv.Itoa(examples), "--request-timeout", "60", "--continue-on-failure",
-		"--generation-database", "none", "--exclude-path-regex", "^/v1/events$", "--suppress-health-check", "all"}
+	args := []string{"--no-color", "run", address + "/openapi.json", "--checks", checks, "--workers", "1",
+		"--seed", strconv.Itoa(seed), "--max-examples", strconv.Itoa(examples), "--request-timeout", "60",
+		"--continue-on-failure", "--generation-database", "none", "--exclude-path-regex", "^/v1/events$",
+		"--suppress-health-check", "all"}
 	if only != "" {
 		args = append(args, "--include-path-regex", only)
 	}

@@ -95,7 +95,8 @@ func (a *api) widening(t *testing.T, id string, first object, alice headers) {
 		return second["host"] == "asked.invalid:80"
 	})
 	for _, verdict := range []string{"once", "allow"} {
-		p := a.refused(403, "approval.forbidden", "POST", at, object{"host": "asked.invalid:80", "verdict": verdict}, alice...)
+		yes := object{"host": "asked.invalid:80", "verdict": verdict}
+		p := a.refused(403, "approval.forbidden", "POST", at, yes, alice...)
 		attack.Check(t, "a caller allows what the ceiling asks its owner: "+verdict, "approval.forbidden",
 			fmt.Sprint(p["code"]))
 	}
@@ -163,7 +164,8 @@ func TestAttackBodies(t *testing.T) {
 	}{
 		{"code over its limit", code(9 << 20), "422 usage"}, {"17 MiB", code(17 << 20), "413 usage"},
 		{"endless", io.MultiReader(strings.NewReader(`{"code": "`), endless{}), "413 usage"},
-		{"deep", strings.NewReader(strings.Repeat("[", 1<<20)), "400 usage"}, {"no JSON", strings.NewReader("{"), "400 usage"},
+		{"deep", strings.NewReader(strings.Repeat("[", 1<<20)), "400 usage"},
+		{"no JSON", strings.NewReader("{"), "400 usage"},
 		{"two values", strings.NewReader("{}{}"), "400 usage"}, {"a list", strings.NewReader("[]"), "422 usage"},
 		{"nothing", strings.NewReader(""), "400 usage"}, {"null", strings.NewReader("null"), "422 usage"},
 		{"a member twice, in another case", strings.NewReader(`{"language":"python","code":"1","Code":"2"}`), "422 usage"},
