@@ -83,8 +83,10 @@ func (s *Server) Secrets(ctx context.Context, caller unitask.Caller, req *unitas
 // Hide returns an error without what a caller must not learn of this host.
 func (s *Server) Hide(caller unitask.Caller, err error) error { return s.tell(caller, err) }
 
-// HideResult removes from a result what a caller must not learn of this host.
+// HideResult removes from a result what a caller must not learn of this host. Its texts then name the arguments of
+// run_code in place of flags.
 func (s *Server) HideResult(caller unitask.Caller, res *unitask.Result) {
+	withoutFlags(res)
 	if remote(caller) {
 		s.hider.result(res)
 	}

@@ -242,6 +242,9 @@ func followFrom(c *call, p *progress, seq int64) error {
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("Cache-Control", "no-store")
 	c.w.WriteHeader(http.StatusOK)
+	if c.r.Method == http.MethodHead {
+		return nil
+	}
 	for {
 		list, lost, ended, changed := p.after(seq)
 		if lost > 0 {

@@ -32,7 +32,7 @@ type runResult struct {
 // run has ended, and asking again would not be better.
 func (s *Server) resultOf(ctx context.Context, res *unitask.Result) *runResult {
 	var bytes int64
-	files := map[string]*os.File{}
+	files, sizes := map[string]*os.File{}, map[string]int64{}
 	for _, name := range []string{record.StdoutFile, record.StderrFile} {
 		f, err := s.rt.Runs().OpenFile(res.RunID, name)
 		if err != nil {
@@ -40,7 +40,8 @@ func (s *Server) resultOf(ctx context.Context, res *unitask.Result) *runResult {
 		}
 		defer f.Close()
 		if st, err := f.Stat(); err == nil {
-			files[name], bytes = f, bytes+min(st.Size(), shownBytes)
+			files[name], sizes[name] = f, min(st.Size(), shownBytes+1)
+			bytes += sizes[name]
 		}
 	}
 	r := &runResult{}
@@ -56,7 +57,7 @@ func (s *Server) resultOf(ctx context.Context, res *unitask.Result) *runResult {
 		if f == nil {
 			continue
 		}
-		text := make([]byte, shownBytes+1)
+		text := make([]byte, sizes[stream.file])
 		n, _ := f.ReadAt(text, 0)
 		if *stream.to = text[:min(n, shownBytes)]; n > shownBytes {
 			*stream.to = (*stream.to)[:whole(*stream.to)]

@@ -107,7 +107,10 @@ func (s *Server) createRun(c *call) (*answer, error) {
 	ended := make(chan error, 1)
 	go func() {
 		defer release()
-		_, err := run()
+		res, err := run()
+		if res != nil && j.id == "" { // a fleet's
+			known <- res.RunID
+		}
 		ended <- err
 	}()
 	var id string

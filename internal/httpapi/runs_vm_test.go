@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/testwait"
 )
 
@@ -236,10 +239,42 @@ func (a *api) onceOnly(t *testing.T) {
 	}
 	a.refused(422, "idempotency.mismatch", "POST", "/v1/runs", python("print(2)"), key...)
 	a.refused(422, "idempotency.mismatch", "POST", "/v1/runs?wait=false", in, key...)
+	a.joined(t)
 	long := python("print('x' * 100_000)")
 	first := a.want(200, "POST", "/v1/runs", long, keyHeader, "long")
 	if again := a.want(200, "POST", "/v1/runs", long, keyHeader, "long"); fmt.Sprint(again) != fmt.Sprint(first) {
 		t.Errorf("%.300v\nis not\n%.300v", again, first)
+	}
+}
+
+// joined has a client go away, and come back with its key.
+func (a *api) joined(t *testing.T) {
+	ctx, leave := testContext(t)
+	in := python("import time\nprint('on', flush=True)\ntime.sleep(2)\nprint('off')")
+	body, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(ctx, "POST", a.url+"/v1/runs", strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(keyHeader, "joined")
+	gone := make(chan error, 1)
+	go func() {
+		_, err := http.DefaultClient.Do(req)
+		gone <- err
+	}()
+	running := func() int { return len(a.want(200, "GET", "/v1/runs?status=running", nil)["runs"].([]any)) }
+	testwait.Until(t, "it runs", func() bool { return running() == 1 })
+	leave()
+	if err := <-gone; err == nil {
+		t.Error("an answer came")
+	}
+	res, text := a.send("POST", "/v1/runs", in, keyHeader, "joined")
+	if res.StatusCode != 200 || res.Header.Get(replayedHeader) != "true" || !strings.Contains(string(text), "on\\noff") {
+		t.Errorf("%d %s", res.StatusCode, text)
 	}
 }
 
@@ -251,6 +286,7 @@ func (a *api) restarted(t *testing.T) {
 	began := a.want(202, "POST", "/v1/runs?wait=false", endless, keyHeader, "endless")
 	a.stop()
 	b := newAPI(t, setup{vm: true, home: a.home})
+	b.died(t, "before")
 	if again := b.want(200, "POST", "/v1/runs", in, keyHeader, "before"); fmt.Sprint(again) != fmt.Sprint(first) {
 		t.Errorf("%v\nis not\n%v", again, first)
 	}
@@ -261,5 +297,22 @@ func (a *api) restarted(t *testing.T) {
 	b.refused(410, "events.gone", "GET", "/v1/runs/"+began["runId"].(string)+"/events", nil)
 	if out := b.want(200, "GET", "/v1/runs/"+began["runId"].(string)+"/result", nil); out["outcome"] != "cancelled" {
 		t.Errorf("%v", out)
+	}
+}
+
+// died removes the answer from a key's file, as if the server had died before it was stored.
+func (a *api) died(t *testing.T, key string) {
+	t.Helper()
+	k, _ := new(keys).begin(home.Dir(a.home).Idempotency(), unitask.LocalOwner(os.Geteuid()), key, "")
+	if k.read(); !k.found || k.stored.Status != 200 || k.stored.ID == "" {
+		t.Fatalf("%+v", k.stored)
+	}
+	k.stored.Status, k.stored.Body = 0, nil
+	text, err := json.Marshal(k.stored)
+	if err == nil {
+		err = os.WriteFile(k.path(), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
