@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
@@ -44,7 +45,7 @@ func (s *Server) Context() context.Context { return s.ctx }
 // busy returns a limit's error as a *unitask.BusyError, and any other unchanged.
 func busy(err error) error {
 	if full := new(LimitError); errors.As(err, &full) {
-		return &unitask.BusyError{What: full.Text, After: full.After}
+		return &unitask.BusyError{What: full.Text, After: cmp.Or(full.After, time.Second)}
 	}
 	return err
 }

@@ -106,3 +106,6 @@ func (s *Server) Questions(ctx context.Context, caller unitask.Caller) (list []u
 	}
 	return list, err
 }
+
+// Event logs an event of a run of another API. Calls that wait for the same image learn of it, too.
+func (s *Server) Event(e unitask.Event) { s.opts.Progress.Event(e) }

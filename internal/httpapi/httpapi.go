@@ -38,6 +38,7 @@ type Shared interface {
 	Record(ctx context.Context, caller unitask.Caller, id string) (*record.Record, error)
 	Runs(ctx context.Context, caller unitask.Caller, status, before string, limit int) ([]history.Summary, string, error)
 	Ran(caller unitask.Caller, res *unitask.Result, waited time.Duration, stdout, stderr int64)
+	Event(e unitask.Event)
 	Questions(ctx context.Context, caller unitask.Caller) ([]unitask.Question, error)
 	Doctor(ctx context.Context, caller unitask.Caller) (*doctor.Report, error)
 	Lease(ctx context.Context, caller unitask.Caller) (leased context.Context, release func())

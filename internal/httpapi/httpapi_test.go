@@ -120,6 +120,7 @@ func TestProblems(t *testing.T) {
 	}{
 		{policy.Bad("memoryMb", "1", "is too little"), 422, "usage", ""},
 		{&unitask.BusyError{What: "full", After: 1500 * time.Millisecond}, 429, "busy", "2"},
+		{&unitask.BusyError{What: "full"}, 429, "busy", "1"},
 		{fmt.Errorf("run: %w", record.ErrNotFound), 404, "run.gone", ""},
 		{unitask.ErrClosed, 503, "closing", "10"}, {&unitask.HostError{Op: "disk", Err: os.ErrClosed}, 503, "host", ""},
 		{&unitask.GuestError{Reason: "x"}, 502, "guest", ""}, {&unitask.LostError{}, 502, "lost", ""},

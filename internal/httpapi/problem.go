@@ -79,6 +79,9 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 	shown := *p // others may have it, too
 	p = &shown
 	p.Type, p.Title = "about:blank", http.StatusText(p.Status)
+	if p.Retryable && p.RetryAfterMS == 0 {
+		p.RetryAfterMS = again.Milliseconds()
+	}
 	p.Detail = bounded.Text(p.Detail, maxDetail)
 	if p.RetryAfterMS > 0 {
 		w.Header().Set("Retry-After", strconv.FormatFloat(math.Ceil(float64(p.RetryAfterMS)/1000), 'f', 0, 64))

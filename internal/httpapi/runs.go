@@ -167,6 +167,7 @@ func (j *job) run(ctx context.Context) (*unitask.Result, error) {
 
 // event passes on what happens in a run.
 func (j *job) event(e unitask.Event) {
+	j.s.shared.Event(e)
 	switch e.Kind {
 	case unitask.EventRecord:
 		if j.id != "" {
