@@ -110,6 +110,31 @@ func (a *api) widening(t *testing.T, id string, first object, alice headers) {
 	attack.Check(t, "what the run was told", "free.invalid:80 allow\nasked.invalid:80 deny\n", said)
 }
 
+// A caller beyond its limit gets 429, which frees its key.
+func TestAttackQueue(t *testing.T) {
+	a := newAPI(t, setup{vm: true, most: 1})
+	endless := python("import time\ntime.sleep(600)")
+	first := a.want(202, "POST", "/v1/runs?wait=false", endless)["runId"].(string)
+	for _, path := range []string{"/v1/runs", "/v1/runs?wait=false"} {
+		res, text := a.send("POST", path, python("print(1)"), keyHeader, "key")
+		var p Problem
+		_ = json.Unmarshal(text, &p)
+		attack.Check(t, "a run beyond a caller's limit: "+path, "429 busy true 1",
+			fmt.Sprint(res.StatusCode, " ", p.Code, " ", p.Retryable, " ", res.Header.Get("Retry-After")))
+	}
+	a.want(200, "POST", "/v1/runs/"+first+"/cancel", nil)
+	out := a.want(200, "POST", "/v1/runs", python("print(1)"), keyHeader, "key")
+	attack.Check(t, "the same key afterwards", "1\n", fmt.Sprint(out["stdout"]))
+	list := a.want(200, "GET", "/v1/runs", nil)["runs"].([]any)
+	attack.Check(t, "runs after all that", "2", fmt.Sprint(len(list)))
+	res := a.do("HEAD", "/v1/events", nil, nil)
+	res.Body.Close()
+	attack.Check(t, "a HEAD of an endless stream", "200", fmt.Sprint(res.StatusCode))
+	if report := a.want(200, "GET", "/v1/doctor", nil); strings.Contains(fmt.Sprint(report), a.home) {
+		t.Errorf("%v", report)
+	}
+}
+
 // A client that reads nothing of a stream does not delay the run, and more events than are kept are dropped.
 func TestAttackSlowReader(t *testing.T) {
 	a := newAPI(t, setup{vm: true})

@@ -44,6 +44,7 @@ type setup struct {
 	vm      bool // it starts machines
 	home    string
 	ceiling *policy.Ceiling
+	most    int      // runs of a caller at once; 0 means no limit
 	callers []string // with tokens NAME-token-0123456789; without any, the user of this process needs none
 }
 
@@ -64,7 +65,7 @@ func newAPI(t *testing.T, with setup) *api {
 	if with.ceiling == nil {
 		with.ceiling = &policy.Ceiling{}
 	}
-	server, err := mcp.New(a.rt, mcp.Options{Ceiling: with.ceiling})
+	server, err := mcp.New(a.rt, mcp.Options{Ceiling: with.ceiling, CallerConcurrent: with.most})
 	if err != nil {
 		t.Fatal(err)
 	}
