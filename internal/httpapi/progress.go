@@ -18,7 +18,7 @@ import (
 const (
 	keptBytes   = 1 << 20          // of one run's events; older ones are dropped
 	eventCost   = 64               // bytes of an event beyond its data
-	allBytes    = 128 << 20        // of all ended runs' events; those of the run that ended first are dropped
+	allBytes    = 64 << 20         // of all ended runs' events; those of the run that ended first are dropped
 	keptTime    = 10 * time.Minute // after its end
 	maxFinished = 64               // finished runs of one caller whose events are kept
 	heartbeat   = 15 * time.Second // between comments on a stream without events
