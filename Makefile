@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b cover soak check build vendor image setup bench picture dist clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench picture dist clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -102,6 +102,11 @@ packages: image
 # e2b-dev/code-interpreter; one of them is enough. The host needs Python with venv, and PyPI.
 e2b: image
 	$(GO) run ./hack/e2b -e2b "$(E2B)" -code "$(CODE)"
+
+# Schemathesis on the HTTP API of `unitask serve`: requests made from its document, also wrong ones. The host needs
+# Python with venv, and PyPI. APIFLAGS="-examples 100 -seed 2" asks more.
+api: image
+	$(GO) run ./hack/api $(APIFLAGS)
 
 # A reviewer's manual steps.
 check: $(STATICCHECK)

@@ -59,7 +59,7 @@ var floors = [][]string{
 	{"internal/httpapi"},
 	{"fleet/embedded"},
 	{"cli"},
-	{"cli/unitask", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/e2b",
+	{"cli/unitask", "hack/api", "hack/attack", "hack/bench", "hack/conformance", "hack/cover", "hack/dist", "hack/e2b",
 		"hack/escapes",
 		"hack/fidelity", "hack/fleet", "hack/limits", "hack/lock",
 		"hack/packages", "hack/picture", "hack/report", "hack/seccomp", "hack/soak"},

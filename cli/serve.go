@@ -21,10 +21,12 @@ func (a *app) serveCommand() *cobra.Command {
 	f := mcpFlags{apis: true}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Serve sandboxes over HTTP to programs: E2B's API, and MCP",
-		Long: `Serve lets programs use unitask over HTTP. E2B's SDKs, and what builds on them, need
-two variables: E2B_API_URL and E2B_SANDBOX_URL, both with this server's address.
-Each sandbox is a session, in its own machine. MCP is at /mcp, as with unitask mcp --http.
+		Short: "Serve runs and sandboxes over HTTP to programs: its own API, E2B's, and MCP",
+		Long: `Serve lets programs use unitask over HTTP. Its own API, for runs and sessions, is below
+/v1; /openapi.json describes it. MCP is at /mcp, as with unitask mcp --http.
+E2B's SDKs, and what builds on them, need two variables: E2B_API_URL and
+E2B_SANDBOX_URL, both with this server's address. Each sandbox is a session, in its
+own machine.
 
 Callers and the ceiling are those of unitask mcp: on a loopback address your own
 processes need no key, and any E2B_API_KEY will do. Elsewhere callers need one of

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
@@ -34,7 +35,7 @@ func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.
 	var all []entry
 	for _, api := range opts.APIs {
 		guarded := func(next http.Handler) http.Handler { return opts.guardFor(api.HasHost, next) }
-		served := s.bounded(s.untilClosed(api))
+		served := s.bounded(s.untilClosed(reached(api)))
 		named := identified(s.introduced(served))
 		all = append(all, entry{api, protect(guarded, served), guarded(http.HandlerFunc(
 			func(w http.ResponseWriter, r *http.Request) {
@@ -50,6 +51,11 @@ func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.
 			if !api.Serves(r) {
 				continue
 			}
+			if refuser, ok := api.API.(Refuser); ok {
+				f := &refusal{ResponseWriter: w, refuser: refuser}
+				defer f.end()
+				w = f
+			}
 			if caller, refuse := api.Caller(r); caller == "" && refuse == nil {
 				api.protected.ServeHTTP(w, r)
 			} else {
@@ -58,6 +64,53 @@ func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.
 			return
 		}
 		rest.ServeHTTP(w, r)
+	})
+}
+
+// Refuser is an API whose errors have a form of their own. It writes the answer to a request that the server refuses.
+type Refuser interface {
+	Refuse(w http.ResponseWriter, status int, text string)
+}
+
+// refusal passes the server's refusals on to a Refuser.
+type refusal struct {
+	http.ResponseWriter
+	refuser Refuser
+	status  int // of the refusal, whose text has not come yet
+}
+
+func (f *refusal) WriteHeader(status int) {
+	if f.status = status; status < http.StatusBadRequest {
+		f.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (f *refusal) Write(text []byte) (int, error) {
+	if f.status < http.StatusBadRequest {
+		return f.ResponseWriter.Write(text)
+	}
+	f.refuser.Refuse(f.ResponseWriter, f.status, strings.TrimSpace(string(text)))
+	f.status = 0
+	return len(text), nil
+}
+
+// end answers a refusal without a text.
+func (f *refusal) end() {
+	if f.status >= http.StatusBadRequest {
+		f.refuser.Refuse(f.ResponseWriter, f.status, http.StatusText(f.status))
+	}
+}
+
+// Unwrap gives a ResponseController access to the wrapped writer.
+func (f *refusal) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+// reached serves a request that nothing has refused.
+func reached(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f, ok := w.(*refusal); ok {
+			w = f.ResponseWriter
+		}
+		api.ServeHTTP(w, r)
 	})
 }
 

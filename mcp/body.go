@@ -15,14 +15,36 @@ import (
 // readBody reads the body of a request, and reserves the memory to decode it. The body must be one JSON value
 // within the limits of requests; nil means that the request has been answered.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []byte {
+	body, err := s.takeBody(w, r, l, checkIDs)
+	if err == nil {
+		return body
+	}
+	if bad := new(BodyError); errors.As(err, &bad) {
+		http.Error(w, bad.Text, bad.Status)
+	} else {
+		s.tooMany(w, err)
+	}
+	return nil
+}
+
+// BodyError means that the body of an HTTP request is not usable.
+type BodyError struct {
+	Status int // of HTTP
+	Text   string
+}
+
+func (e *BodyError) Error() string { return e.Text }
+
+// takeBody reads a body that is one JSON value, passes it to check, and reserves the memory to decode it. The error is
+// a *BodyError, or a limit's.
+func (s *Server) takeBody(w http.ResponseWriter, r *http.Request, l *lease, check func([]byte) error) ([]byte, error) {
 	announced := r.ContentLength
 	if announced < 0 || announced > bodyBytes {
 		announced = bodyBytes
 	}
 	resize, err := s.visitors.hold(callerOf(r), announced)
 	if err != nil {
-		s.tooMany(w, err)
-		return nil
+		return nil, err
 	}
 	defer resize(0)
 	control := http.NewResponseController(w)
@@ -32,33 +54,24 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []by
 	switch {
 	case errors.Is(err, errTooMuch):
 		w.Header().Set("Connection", "close") // the rest is not read
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return nil
+		return nil, &BodyError{http.StatusBadRequest, err.Error()}
 	case errors.As(err, new(*http.MaxBytesError)):
-		http.Error(w, fmt.Sprintf("a request may have at most %d bytes", bodyBytes), http.StatusRequestEntityTooLarge)
-		return nil
+		return nil, &BodyError{http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("a request may have at most %d bytes", bodyBytes)}
 	case err != nil:
-		http.Error(w, "the request did not come in time", http.StatusRequestTimeout)
-		return nil
+		return nil, &BodyError{http.StatusRequestTimeout, "the request did not come in time"}
 	}
 	_ = control.SetReadDeadline(time.Time{})
 	if err := l.enter(r.Context(), s.decoding, len(body)); err != nil {
-		s.tooMany(w, err)
-		return nil
+		return nil, err
 	}
-	if !json.Valid(body) { // one value, not nested too deeply
-		http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
-		return nil
+	if len(body) > 0 && !json.Valid(body) { // one value, not nested too deeply
+		return nil, &BodyError{http.StatusBadRequest, "the body is not one JSON value"}
 	}
-	if err := checkIDs(body); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return nil
+	if err := check(body); err != nil {
+		return nil, &BodyError{http.StatusBadRequest, err.Error()}
 	}
-	if err := l.decode(r.Context(), len(body), tokens.tokens); err != nil {
-		s.tooMany(w, err)
-		return nil
-	}
-	return body
+	return body, l.decode(r.Context(), len(body), tokens.tokens)
 }
 
 // readAll is like io.ReadAll for a body of about that many bytes, and passes each piece to check. Bytes that have

@@ -229,6 +229,9 @@ func (s *Server) requireJail(ctx context.Context) error {
 	return nil
 }
 
+// exposed are the headers of answers that web pages of other origins may read.
+const exposed = "Mcp-Session-Id, WWW-Authenticate, Location, Retry-After, Idempotency-Replayed, Content-Range"
+
 // guard refuses requests for another host, and requests from a web page of another origin. A name that changes its
 // address can lead a browser here.
 func (o *HTTPOptions) guard(next http.Handler) http.Handler {
@@ -260,12 +263,13 @@ func (o *HTTPOptions) guardFor(allows func(host string) bool, next http.Handler)
 			}
 			if !ours {
 				w.Header().Set("Access-Control-Allow-Origin", origins[0])
-				w.Header().Set("Access-Control-Expose-Headers", "Mcp-Session-Id, WWW-Authenticate")
+				w.Header().Set("Access-Control-Expose-Headers", exposed)
 				w.Header().Set("Vary", "Origin")
 				if r.Method == http.MethodOptions {
 					w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
 					w.Header().Set("Access-Control-Allow-Headers",
-						"Authorization, Content-Type, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
+						"Authorization, Content-Type, Last-Event-ID, Idempotency-Key, Range, "+
+							"Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
 					w.WriteHeader(http.StatusNoContent)
 					return
 				}

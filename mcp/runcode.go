@@ -171,7 +171,6 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 		return nil, nil, err
 	}
 	printed.show(res)
-	res.Error = flagNames.Replace(res.Error)
 	for i := range res.Policy.Denials {
 		if d := &res.Policy.Denials[i]; d.Field == "ask" { // its call had allowNet (askFirst)
 			d.Field, d.Key = "allowNet", strings.Replace(d.Key, "ask", "allowNet", 1)
@@ -185,8 +184,8 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 		if h.Field == "kernel" { // run_code can't choose the kernel
 			h.Text, _, _ = strings.Cut(h.Text, ": --kernel")
 		}
-		h.Text, h.Flag = flagNames.Replace(h.Text), ""
 	}
+	withoutFlags(res)
 	s.updated(caller, res.RunID)
 	s.metrics.ran(res, waited, printed)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms",
@@ -286,6 +285,15 @@ var flagNames = func() *strings.Replacer {
 	}
 	return strings.NewReplacer(pairs...)
 }()
+
+// withoutFlags makes a result name arguments in place of flags.
+func withoutFlags(res *unitask.Result) {
+	res.Error = flagNames.Replace(res.Error)
+	for i := range res.Hints {
+		h := &res.Hints[i]
+		h.Text, h.Flag = flagNames.Replace(h.Text), ""
+	}
+}
 
 // enter waits for a call's turn to run; leave ends the turn.
 func (s *Server) enter(ctx context.Context, caller unitask.Caller, live *live) (leave func(), err error) {

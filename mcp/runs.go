@@ -117,32 +117,15 @@ func (s *Server) find(ctx context.Context, caller unitask.Caller, prefix string)
 
 func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult,
 	error) {
-	caller := s.caller(req.Extra)
-	leave, err := s.look(ctx, caller)
-	if err != nil {
-		return nil, listResult{}, err
-	}
-	defer leave()
-	of := own(caller)
-	of.Status, of.Limit, of.Before = in.Status, cmp.Or(in.Limit, 20), in.Before
-	list, next, err := s.rt.History().Page(of)
-	for i := range list {
-		if remote(caller) {
-			list[i].Error = s.hider.all(list[i].Error)
-		}
-	}
+	list, next, err := s.Runs(ctx, s.caller(req.Extra), in.Status, in.Before, cmp.Or(in.Limit, 20))
 	return nil, listResult{list, next}, err
 }
 
 func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *doctor.Report,
 	error) {
-	caller := s.caller(req.Extra)
-	report, err := s.report(ctx, caller)
+	report, err := s.Doctor(ctx, s.caller(req.Extra))
 	if err != nil {
 		return nil, nil, err
-	}
-	if remote(caller) {
-		s.hider.report(report)
 	}
 	if !report.OK {
 		return &sdk.CallToolResult{IsError: true}, report, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
@@ -44,7 +45,7 @@ func (s *Server) Context() context.Context { return s.ctx }
 // busy returns a limit's error as a *unitask.BusyError, and any other unchanged.
 func busy(err error) error {
 	if full := new(LimitError); errors.As(err, &full) {
-		return &unitask.BusyError{What: full.Text, After: full.After}
+		return &unitask.BusyError{What: full.Text, After: cmp.Or(full.After, time.Second)}
 	}
 	return err
 }
@@ -83,8 +84,10 @@ func (s *Server) Secrets(ctx context.Context, caller unitask.Caller, req *unitas
 // Hide returns an error without what a caller must not learn of this host.
 func (s *Server) Hide(caller unitask.Caller, err error) error { return s.tell(caller, err) }
 
-// HideResult removes from a result what a caller must not learn of this host.
+// HideResult removes from a result what a caller must not learn of this host. Its texts then name the arguments of
+// run_code in place of flags.
 func (s *Server) HideResult(caller unitask.Caller, res *unitask.Result) {
+	withoutFlags(res)
 	if remote(caller) {
 		s.hider.result(res)
 	}

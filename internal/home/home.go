@@ -74,6 +74,7 @@ func (d Dir) Config() string             { return d.in("config.toml") }    // th
 func (d Dir) Containers() string         { return d.in("containers") }     // container images, by digest
 func (d Dir) Custom() string             { return d.in("own") }            // custom images
 func (d Dir) CustomFile(n string) string { return d.in("own", n+".json") } // the description of a custom image
+func (d Dir) Idempotency() string        { return d.in("idempotency") }    // answers to requests with a key
 func (d Dir) ImageFiles() string         { return d.in("environments") }   // files that describe custom images
 func (d Dir) Images() string             { return d.in("images") }         // disks that machines boot from
 func (d Dir) Layers() string             { return d.in("layers") }         // layers of custom images

@@ -1,17 +1,20 @@
 package httpapi
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/mcp"
 )
 
 // An operation answers a call. A nil answer means that it has written the answer itself, as streams do. The error may
@@ -25,6 +28,24 @@ type call struct {
 	caller unitask.Caller
 	body   json.RawMessage // valid by the operation's schema; nil if the operation has none
 	values map[string]any  // of the parameters
+
+	digest string // of a request that may have an Idempotency-Key
+	key    *keyed // of its key; nil without one
+	lease  func() // releases its memory, when it is answered
+}
+
+// began notes that an operation with an Idempotency-Key has begun something: a run or a session with an id. A later
+// request with the key does not begin it again.
+func (c *call) began(id string) {
+	if c.key != nil {
+		c.key.began(id)
+	}
+}
+
+// keepLease passes the call's memory on to something that goes on after the answer; release releases it.
+func (c *call) keepLease() (release func()) {
+	release, c.lease = c.lease, func() {}
+	return release
 }
 
 // answer is a response in JSON.
@@ -59,9 +80,6 @@ func (c *call) is(name string, usual bool) bool {
 // decode reads the body, which is valid by its schema.
 func (c *call) decode(into any) error { return json.Unmarshal(c.body, into) }
 
-// maxBody bounds a body in JSON, in bytes.
-const maxBody = 16 << 20
-
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
@@ -74,13 +92,37 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler)
 	}()
+	if at := path.Clean(r.URL.Path); at != r.URL.Path && at+"/" != r.URL.Path { // else the routes redirect
+		writeProblem(w, noPath(r))
+		return
+	}
 	s.routes.ServeHTTP(w, r)
+}
+
+// Refuse answers a request that the server refuses before it reaches the API: that of a stranger, or of a caller with
+// too many.
+func (s *Server) Refuse(w http.ResponseWriter, status int, text string) {
+	p := &Problem{Status: status, Code: "usage", Detail: text}
+	switch status {
+	case http.StatusUnauthorized:
+		p.Code, p.Remedy = "token", "send Authorization: Bearer TOKEN"
+	case http.StatusForbidden:
+		p.Code = "forbidden"
+	case http.StatusTooManyRequests:
+		p.Code, p.Retryable, p.RetryAfterMS = "busy", true, again.Milliseconds()
+	case http.StatusServiceUnavailable:
+		p.Code, p.Retryable, p.RetryAfterMS = "closing", true, 10*again.Milliseconds()
+	}
+	writeProblem(w, p)
 }
 
 // handle returns the handler of an operation.
 func (s *Server) handle(op *described, do operation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{w: w, r: r, caller: s.shared.Caller(r)}
+		c := &call{w: w, caller: s.shared.Caller(r)}
+		ctx, release := s.shared.Lease(r.Context(), c.caller)
+		c.r, c.lease = r.WithContext(ctx), release
+		defer func() { c.lease() }()
 		got, err := s.answer(c, op, do)
 		if err != nil {
 			p := problemOf(s.shared.Hide(c.caller, err))
@@ -102,9 +144,13 @@ func (s *Server) answer(c *call, op *described, do operation) (*answer, error) {
 		return nil, err
 	}
 	if op.body != nil {
-		if err := c.readBody(op); err != nil {
+		if err := s.readBody(c, op); err != nil {
 			return nil, err
 		}
+		s.shared.Decoded(c.r.Context())
+	}
+	if key := c.text(keyHeader); key != "" {
+		return s.once(c, op, key, do)
 	}
 	return do(c)
 }
@@ -120,7 +166,9 @@ func write(w http.ResponseWriter, got *answer) {
 		got.Status = http.StatusOK
 	}
 	w.WriteHeader(got.Status)
-	if got.Body != nil {
+	if text, ok := got.Body.(json.RawMessage); ok { // which several clients may get at once
+		_, _ = w.Write(text)
+	} else if got.Body != nil {
 		_ = json.NewEncoder(w).Encode(got.Body)
 	}
 }
@@ -170,13 +218,13 @@ func (c *call) readParameters(op *described) error {
 }
 
 // readBody reads and checks a body in JSON.
-func (c *call) readBody(op *described) error {
-	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	if errors.As(err, new(*http.MaxBytesError)) {
-		return wrong(http.StatusRequestEntityTooLarge, "the body has more than 16 MiB")
+func (s *Server) readBody(c *call, op *described) error {
+	text, err := s.shared.Body(c.w, c.r)
+	if bad := new(mcp.BodyError); errors.As(err, &bad) {
+		return wrong(bad.Status, bad.Text)
 	}
 	if err != nil {
-		return wrong(http.StatusBadRequest, "the body did not come whole: "+err.Error())
+		return err
 	}
 	if len(text) == 0 && !op.RequestBody.Required {
 		text = []byte("{}")
@@ -191,6 +239,11 @@ func (c *call) readBody(op *described) error {
 		return wrong(http.StatusUnprocessableEntity, "the body: "+plain(err))
 	}
 	c.body = text
+	if c.text(keyHeader) != "" {
+		hash := sha256.New()
+		_ = json.NewEncoder(hash).Encode(value) // members in the order of their names
+		c.digest = hex.EncodeToString(hash.Sum(nil))
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"path"
 	"slices"
@@ -93,13 +94,19 @@ func parseDocument(version string) (*document, error) {
 	return d, d.describe()
 }
 
-// merge adds the members of a map to another one, and of the maps in it.
+// merge adds the members of a map to another one, and of the maps and lists in it.
 func merge(to, from map[string]any) {
 	for name, value := range from {
 		inner, _ := value.(map[string]any)
-		if into, ok := to[name].(map[string]any); ok && inner != nil {
+		list, isList := value.([]any)
+		into, _ := to[name].(map[string]any)
+		before, _ := to[name].([]any)
+		switch {
+		case into != nil && inner != nil:
 			merge(into, inner)
-		} else {
+		case isList:
+			to[name] = append(before, list...)
+		default:
 			to[name] = value
 		}
 	}
@@ -198,12 +205,12 @@ func (d *document) routes(s *Server, functions map[string]operation) *http.Serve
 		if functions[id] == nil {
 			panic("httpapi: operation " + id + " has no function")
 		}
-		mux.Handle(op.method+" "+op.path, s.handle(op, functions[id]))
+		mux.Handle(op.method+" "+pattern(op.path), s.handle(op, functions[id]))
 		allowed[op.path] = append(allowed[op.path], op.method)
 	}
 	for at, methods := range allowed {
 		slices.Sort(methods)
-		mux.HandleFunc(at, func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc(pattern(at), func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
 			writeProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Code: "method",
 				Detail: r.Method + " does not go with " + at, Remedy: "use " + strings.Join(methods, " or ")})
@@ -214,10 +221,22 @@ func (d *document) routes(s *Server, functions map[string]operation) *http.Serve
 		_, _ = w.Write(d.text)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, &Problem{Status: http.StatusNotFound, Code: "path",
-			Detail: fmt.Sprintf("there is no %.80q", r.URL.Path), Remedy: "GET " + documentPath + " lists what there is"})
+		writeProblem(w, noPath(r))
 	})
 	return mux
+}
+
+func noPath(r *http.Request) *Problem {
+	return &Problem{Status: http.StatusNotFound, Code: "path", Detail: fmt.Sprintf("there is no %.80q", r.URL.Path),
+		Remedy: "GET " + documentPath + " lists what there is"}
+}
+
+// pattern returns the pattern of a path for the routes. The last parameter path may have slashes.
+func pattern(at string) string {
+	if before, ok := strings.CutSuffix(at, "/{path}"); ok {
+		return before + "/{path...}"
+	}
+	return at
 }
 
 // parse returns a parameter's value in JSON from its text.
@@ -226,7 +245,7 @@ func (p *parameter) parse(text string) (any, error) {
 	switch p.kind {
 	case "integer", "number":
 		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
+		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 			return nil, fmt.Errorf("%.40q is not a number", text)
 		}
 		value = n

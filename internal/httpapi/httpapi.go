@@ -9,12 +9,16 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/record"
 )
 
 // Shared is what the API shares with MCP at the same address: callers and their limits, sessions, and what callers over
@@ -31,6 +35,16 @@ type Shared interface {
 	Hide(caller unitask.Caller, err error) error
 	HideResult(caller unitask.Caller, res *unitask.Result)
 	Inspection(ctx context.Context, caller unitask.Caller, id string) (*history.Inspection, error)
+	Record(ctx context.Context, caller unitask.Caller, id string) (*record.Record, error)
+	Runs(ctx context.Context, caller unitask.Caller, status, before string, limit int) ([]history.Summary, string, error)
+	Ran(caller unitask.Caller, res *unitask.Result, waited time.Duration, stdout, stderr int64)
+	Event(e unitask.Event)
+	Questions(ctx context.Context, caller unitask.Caller) ([]unitask.Question, error)
+	Doctor(ctx context.Context, caller unitask.Caller) (*doctor.Report, error)
+	Lease(ctx context.Context, caller unitask.Caller) (leased context.Context, release func())
+	Body(w http.ResponseWriter, r *http.Request) ([]byte, error)
+	Decoded(ctx context.Context)
+	Draw(ctx context.Context, bytes int64) error
 	NewSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (*unitask.Session, error)
 	Keep(made *unitask.Session, caller unitask.Caller)
 	Session(ctx context.Context, caller unitask.Caller, id string) (*unitask.Session, error)
@@ -54,6 +68,8 @@ type Server struct {
 	doc        *document
 	routes     *http.ServeMux
 	progresses progresses
+	feeds      feeds
+	keys       keys
 }
 
 // New returns a server.
@@ -65,9 +81,9 @@ func New(opts Options) *Server {
 
 // operations returns the handlers, by the document's operationId.
 func (s *Server) operations() map[string]operation {
-	return map[string]operation{
-		"getAbout": s.about,
-	}
+	all := map[string]operation{"getAbout": s.about}
+	maps.Copy(all, s.runOperations())
+	return all
 }
 
 // documentPath is the path of the OpenAPI document, and prefix begins the paths of all operations.

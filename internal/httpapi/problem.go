@@ -8,9 +8,11 @@ import (
 	"math"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -69,9 +71,18 @@ func problemOf(err error) *Problem {
 	return p
 }
 
+// maxDetail bounds a problem's detail, in bytes: it may quote the request.
+const maxDetail = 1000
+
 // writeProblem answers with a problem.
 func writeProblem(w http.ResponseWriter, p *Problem) {
+	shown := *p // others may have it, too
+	p = &shown
 	p.Type, p.Title = "about:blank", http.StatusText(p.Status)
+	if p.Retryable && p.RetryAfterMS == 0 {
+		p.RetryAfterMS = again.Milliseconds()
+	}
+	p.Detail = bounded.Text(p.Detail, maxDetail)
 	if p.RetryAfterMS > 0 {
 		w.Header().Set("Retry-After", strconv.FormatFloat(math.Ceil(float64(p.RetryAfterMS)/1000), 'f', 0, 64))
 	}
@@ -79,6 +90,9 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p)
 }
+
+// levels are the parts of a place in a schema that are no members' names.
+var levels = []string{"root", "properties", "allOf", "0", "$defs", "items", "additionalProperties"}
 
 // validating matches what a schema's errors repeat for each level.
 var validating = regexp.MustCompile(`validating (root|/[^:]*): `)
@@ -91,9 +105,11 @@ func plain(err error) string {
 	if len(places) == 0 {
 		return text
 	}
+	text = strings.ReplaceAll(text, "<invalid reflect.Value>", "null")
 	var at []string
-	for _, part := range strings.Split(places[len(places)-1][1], "/") {
-		if part != "" && part != "root" && part != "properties" && part != "allOf" && part != "0" {
+	parts := strings.Split(places[len(places)-1][1], "/")
+	for i, part := range parts {
+		if part != "" && !slices.Contains(levels, part) && (i == 0 || parts[i-1] != "$defs") {
 			at = append(at, part)
 		}
 	}

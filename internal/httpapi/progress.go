@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +17,8 @@ import (
 // Limits of the events that are kept for those who follow a run.
 const (
 	keptBytes   = 1 << 20          // of one run's events; older ones are dropped
+	eventCost   = 64               // bytes of an event beyond its data
+	allBytes    = 64 << 20         // of all ended runs' events; those of the run that ended first are dropped
 	keptTime    = 10 * time.Minute // after its end
 	maxFinished = 64               // finished runs of one caller whose events are kept
 	heartbeat   = 15 * time.Second // between comments on a stream without events
@@ -52,8 +56,8 @@ func (p *progress) add(kind string, data any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events = append(p.events, event{kind, text})
-	for p.bytes += len(text); p.bytes > keptBytes && len(p.events) > 1; p.dropped++ {
-		p.bytes -= len(p.events[0].data)
+	for p.bytes += len(text) + eventCost; p.bytes > keptBytes && len(p.events) > 1; p.dropped++ {
+		p.bytes -= len(p.events[0].data) + eventCost
 		p.events = p.events[1:]
 	}
 	p.wake()
@@ -84,6 +88,28 @@ func (p *progress) after(seq int64) (list []event, lost int64, ended bool, chang
 	return p.events[from:len(p.events):len(p.events)], lost, !p.ended.IsZero(), p.changed
 }
 
+// last returns the number of the last event.
+func (p *progress) last() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped + int64(len(p.events))
+}
+
+// wait waits for the end, and reports whether it has come before that of ctx.
+func (p *progress) wait(ctx context.Context) bool {
+	for {
+		_, _, ended, changed := p.after(math.MaxInt64)
+		if ended {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // printed is a piece of output in an event. Text that is not UTF-8 is in base64.
 type printed struct {
 	Text   string `json:"text,omitempty"`
@@ -95,22 +121,30 @@ type stream struct {
 	to   *progress
 	kind string // stdout or stderr
 	rest []byte // an incomplete character
+
+	total int64 // bytes
 }
 
 func (s *stream) Write(text []byte) (int, error) {
 	all := append(s.rest, text...)
-	whole := len(all)
-	for n := 1; n < utf8.UTFMax && n <= len(all); n++ {
-		if at := len(all) - n; utf8.RuneStart(all[at]) {
-			if !utf8.FullRune(all[at:]) {
-				whole = at
+	n := whole(all)
+	s.rest = append([]byte(nil), all[n:]...)
+	s.total += int64(len(text))
+	s.tell(all[:n])
+	return len(text), nil
+}
+
+// whole returns the length of a text without an incomplete last character.
+func whole(text []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
+		if at := len(text) - n; utf8.RuneStart(text[at]) {
+			if !utf8.FullRune(text[at:]) {
+				return at
 			}
 			break
 		}
 	}
-	s.rest = append([]byte(nil), all[whole:]...)
-	s.tell(all[:whole])
-	return len(text), nil
+	return len(text)
 }
 
 // flush writes what is left.
@@ -138,28 +172,39 @@ type progresses struct {
 // add keeps a run's progress, and forgets old ones.
 func (ps *progresses) add(id string, p *progress) {
 	ps.mu.Lock()
-	defer ps.mu.Unlock()
 	if ps.all == nil {
 		ps.all = map[string]*progress{}
 	}
 	ps.all[id] = p
-	finished, oldest := 0, ""
-	for id, other := range ps.all {
-		other.mu.Lock()
-		ended := other.ended
-		other.mu.Unlock()
-		switch {
-		case ended.IsZero():
-		case time.Since(ended) > keptTime:
-			delete(ps.all, id)
-		case other.caller == p.caller:
-			if finished++; oldest == "" || id < oldest {
-				oldest = id
-			}
-		}
+	ps.mu.Unlock()
+	ps.trim()
+}
+
+// trim forgets the runs that ended long ago, and those beyond the limits.
+func (ps *progresses) trim() {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	type old struct {
+		id     string
+		caller string
+		ended  time.Time
+		bytes  int
 	}
-	if finished > maxFinished {
-		delete(ps.all, oldest)
+	var finished []old
+	for id, p := range ps.all {
+		p.mu.Lock()
+		if !p.ended.IsZero() {
+			finished = append(finished, old{id, p.caller, p.ended, p.bytes})
+		}
+		p.mu.Unlock()
+	}
+	slices.SortFunc(finished, func(a, b old) int { return b.ended.Compare(a.ended) }) // the last one first
+	bytes, own := 0, map[string]int{}
+	for _, one := range finished {
+		own[one.caller]++
+		if bytes += one.bytes; bytes > allBytes || own[one.caller] > maxFinished || time.Since(one.ended) > keptTime {
+			delete(ps.all, one.id)
+		}
 	}
 }
 
@@ -174,16 +219,32 @@ func (ps *progresses) find(id, caller string) *progress {
 }
 
 // follow streams a run's events as server-sent events, from the one after the number in Last-Event-ID on, until its
-// end. An event "lost" tells how many were dropped.
+// end. An event "lost" tells how many were dropped. After the end of the events it answers 204, so that a browser does
+// not ask again.
 func follow(c *call, p *progress) error {
 	seq, err := lastEvent(c)
 	if err != nil {
 		return err
 	}
+	if last := p.last(); seq > last {
+		return wrong(http.StatusBadRequest, fmt.Sprintf("there is no event %d: the last one is %d", seq, last))
+	}
+	if list, _, ended, _ := p.after(seq); ended && len(list) == 0 {
+		c.w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return followFrom(c, p, seq)
+}
+
+// followFrom streams the events after a number.
+func followFrom(c *call, p *progress, seq int64) error {
 	control := http.NewResponseController(c.w)
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("Cache-Control", "no-store")
 	c.w.WriteHeader(http.StatusOK)
+	if c.r.Method == http.MethodHead {
+		return nil
+	}
 	for {
 		list, lost, ended, changed := p.after(seq)
 		if lost > 0 {
