@@ -124,6 +124,9 @@ func (s *Server) Session(ctx context.Context, caller unitask.Caller, id string) 
 	return of.Session, nil
 }
 
+// EndSession ends a caller's session, whether it is held here or was left paused. The error is that of Session.
+func (s *Server) EndSession(caller unitask.Caller, id string) error { return s.end(caller, id) }
+
 // Sessions lists a caller's sessions in the order of their starts, also those that an earlier server left paused.
 func (s *Server) Sessions(caller unitask.Caller) []SessionView { return s.sessionsOf(caller).Sessions }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -35,6 +36,7 @@ type Shared interface {
 	Keep(made *unitask.Session, caller unitask.Caller)
 	Session(ctx context.Context, caller unitask.Caller, id string) (*unitask.Session, error)
 	Sessions(caller unitask.Caller) []mcp.SessionView
+	EndSession(caller unitask.Caller, id string) error
 }
 
 // Options configure a server.
@@ -54,6 +56,7 @@ type Server struct {
 	doc        *document
 	routes     *http.ServeMux
 	progresses progresses
+	sessions   sessions
 }
 
 // New returns a server.
@@ -65,9 +68,9 @@ func New(opts Options) *Server {
 
 // operations returns the handlers, by the document's operationId.
 func (s *Server) operations() map[string]operation {
-	return map[string]operation{
-		"getAbout": s.about,
-	}
+	all := map[string]operation{"getAbout": s.about}
+	maps.Copy(all, s.sessionOperations())
+	return all
 }
 
 // documentPath is the path of the OpenAPI document, and prefix begins the paths of all operations.
