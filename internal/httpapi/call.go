@@ -74,6 +74,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler)
 	}()
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	s.routes.ServeHTTP(w, r)
 }
 
@@ -134,6 +135,9 @@ func wrong(status int, detail string) error {
 func (c *call) readParameters(op *described) error {
 	c.values = map[string]any{}
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if op.Proxy {
+		query, err = nil, nil
+	}
 	if err != nil {
 		return wrong(http.StatusBadRequest, "the query: "+err.Error())
 	}

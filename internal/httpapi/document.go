@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"path"
 	"slices"
@@ -35,6 +36,8 @@ type described struct {
 			Schema json.RawMessage `json:"schema"`
 		} `json:"content"`
 	} `json:"requestBody"`
+	// Proxy tells that the path's last parameter is the rest of the path, and that the query is not this API's.
+	Proxy bool `json:"x-proxy"`
 
 	method, path string
 	body         *jsonschema.Resolved // of a body in JSON, or nil
@@ -118,6 +121,14 @@ func (d *document) describe() error {
 		return err
 	}
 	for at, item := range doc.Paths {
+		var common described
+		shared, err := json.Marshal(map[string]json.RawMessage{"parameters": item["parameters"]})
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(resolveParameters(shared, doc.Components.Parameters), &common); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
 		for method, text := range item {
 			if !slices.Contains(methods, method) {
 				continue
@@ -126,6 +137,7 @@ func (d *document) describe() error {
 			if err := json.Unmarshal(resolveParameters(text, doc.Components.Parameters), op); err != nil {
 				return fmt.Errorf("%s %s: %w", method, at, err)
 			}
+			op.Parameters = append(slices.Clone(common.Parameters), op.Parameters...)
 			if d.operations[op.ID] != nil || op.ID == "" {
 				return fmt.Errorf("%s %s: its operationId %q is missing or taken", method, at, op.ID)
 			}
@@ -185,6 +197,14 @@ func compile(text json.RawMessage, schemas map[string]json.RawMessage) (*jsonsch
 	return schema.Resolve(nil)
 }
 
+// pattern returns the path for a ServeMux.
+func (op *described) pattern() string {
+	if head, ok := strings.CutSuffix(op.path, "}"); ok && op.Proxy {
+		return head + "...}"
+	}
+	return op.path
+}
+
 // routes returns the handler of the document's operations. Each has a function, and each function an operation.
 func (d *document) routes(s *Server, functions map[string]operation) *http.ServeMux {
 	mux := http.NewServeMux()
@@ -198,8 +218,9 @@ func (d *document) routes(s *Server, functions map[string]operation) *http.Serve
 		if functions[id] == nil {
 			panic("httpapi: operation " + id + " has no function")
 		}
-		mux.Handle(op.method+" "+op.path, s.handle(op, functions[id]))
-		allowed[op.path] = append(allowed[op.path], op.method)
+		at := op.pattern()
+		mux.Handle(op.method+" "+at, s.handle(op, functions[id]))
+		allowed[at] = append(allowed[at], op.method)
 	}
 	for at, methods := range allowed {
 		slices.Sort(methods)
@@ -226,7 +247,7 @@ func (p *parameter) parse(text string) (any, error) {
 	switch p.kind {
 	case "integer", "number":
 		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
+		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 			return nil, fmt.Errorf("%.40q is not a number", text)
 		}
 		value = n

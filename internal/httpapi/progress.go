@@ -15,6 +15,7 @@ import (
 // Limits of the events that are kept for those who follow a run.
 const (
 	keptBytes   = 1 << 20          // of one run's events; older ones are dropped
+	eventCost   = 64               // of each event, beside its data, in bytes
 	keptTime    = 10 * time.Minute // after its end
 	maxFinished = 64               // finished runs of one caller whose events are kept
 	heartbeat   = 15 * time.Second // between comments on a stream without events
@@ -28,8 +29,9 @@ type event struct {
 
 // progress is what happened in a run so far.
 type progress struct {
-	caller string
-	cancel context.CancelFunc // ends the run
+	caller  string
+	session string             // of a session's step or command, or ""
+	cancel  context.CancelFunc // ends the run
 
 	mu      sync.Mutex
 	events  []event
@@ -52,8 +54,8 @@ func (p *progress) add(kind string, data any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events = append(p.events, event{kind, text})
-	for p.bytes += len(text); p.bytes > keptBytes && len(p.events) > 1; p.dropped++ {
-		p.bytes -= len(p.events[0].data)
+	for p.bytes += len(text) + eventCost; p.bytes > keptBytes && len(p.events) > 1; p.dropped++ {
+		p.bytes -= len(p.events[0].data) + eventCost
 		p.events = p.events[1:]
 	}
 	p.wake()
