@@ -45,6 +45,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(out *httputil.ProxyRequest) {
 			out.Out.URL.Scheme, out.Out.URL.Host = "http", guest
+			out.Out.URL.RawQuery = out.In.URL.RawQuery // also what Go would not read
 			for _, name := range p.Drop {
 				out.Out.Header.Del(name)
 			}

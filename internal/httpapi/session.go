@@ -3,6 +3,8 @@ package httpapi
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
 	"slices"
 	"strings"
@@ -267,6 +269,10 @@ func (s *Server) getValue(c *call) (*answer, error) {
 		return nil, err
 	}
 	text, err := of.Get(c.r.Context(), c.text("name"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Problem{Status: http.StatusNotFound, Code: "file", Detail: "the session has no such value",
+			Remedy: "PUT makes one, as does code that writes /work/.values/NAME.json"}
+	}
 	if err != nil {
 		return nil, err
 	}
