@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/unitask/unitask/mcp"
 )
@@ -65,6 +66,8 @@ func problemOf(err error) *Problem {
 		p.Status = http.StatusNotFound
 	case e.Code == "file" && errors.Is(err, fs.ErrPermission):
 		p.Status = http.StatusForbidden
+	case e.Code == "file" && errors.Is(err, syscall.ENOSPC):
+		p.Status, p.Remedy = http.StatusInsufficientStorage, "remove files of the machine, or give a session more memoryMb"
 	}
 	return p
 }
