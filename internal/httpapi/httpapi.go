@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
@@ -57,6 +58,7 @@ type Server struct {
 	routes     *http.ServeMux
 	progresses progresses
 	sessions   sessions
+	going      sync.WaitGroup // what goes on without a request that the HTTP server waits for
 }
 
 // New returns a server.
@@ -65,6 +67,10 @@ func New(opts Options) *Server {
 	s.routes = s.doc.routes(s, s.operations())
 	return s
 }
+
+// Wait returns when everything that the API has started has ended, and its records are complete. Call it after Shared
+// has closed, which ends all of it.
+func (s *Server) Wait() { s.going.Wait() }
 
 // operations returns the handlers, by the document's operationId.
 func (s *Server) operations() map[string]operation {

@@ -45,7 +45,7 @@ func newSessionServer(t *testing.T, vm bool) *sessionServer {
 	}
 	t.Cleanup(func() { rt.Close() })
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	ceiling, err := policy.ParseCeiling("test", []byte(`allowNet = ["allowed.example"]`))
+	ceiling, err := policy.ParseCeiling("test", []byte("allowNet = [\"allowed.example\"]\nsecrets = [\"API_TOKEN\"]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,6 @@ func newSessionServer(t *testing.T, vm bool) *sessionServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(file, []byte("alice "+tokenOf("alice")+"\nmallory "+tokenOf("mallory")+"\n"),
 		0o600); err != nil {
@@ -75,6 +74,8 @@ func newSessionServer(t *testing.T, vm bool) *sessionServer {
 		if err := <-over; err != nil {
 			t.Error(err)
 		}
+		server.Close()
+		own.Wait()
 	})
 	return &sessionServer{t, "http://" + (<-at).String(), own}
 }

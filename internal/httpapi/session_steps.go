@@ -153,7 +153,7 @@ func (s *Server) detached(c *call, of *unitask.Session,
 	p := newProgress(c.caller.Name, cancel)
 	p.session = of.ID
 	begun, failed := make(chan started, 1), make(chan error, 1)
-	go func() {
+	s.going.Go(func() {
 		defer cancel()
 		res, err := do(ctx, p, func(is started) {
 			s.progresses.add(is.RunID, p)
@@ -167,7 +167,7 @@ func (s *Server) detached(c *call, of *unitask.Session,
 			p.end(map[string]any{"session": of.ID, "outcome": "failed", "exitCode": run.ExitHost,
 				"error": problemOf(s.shared.Hide(c.caller, err)).Detail})
 		}
-	}()
+	})
 	var is started
 	select {
 	case is = <-begun:

@@ -103,6 +103,8 @@ func (s *Server) openTerminal(c *call) (*answer, error) {
 		return nil, err
 	}
 	defer leave()
+	s.going.Add(1) // an HTTP server forgets about a connection that is a WebSocket
+	defer s.going.Done()
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	t := &terminal{sizes: make(chan unitask.TerminalSize, 1), over: make(chan struct{})}
