@@ -97,8 +97,8 @@ var harmful = []string{"Set-Cookie", "Set-Cookie2", "Clear-Site-Data", "Strict-T
 // Sandbox is the policy of a page from a machine: it has an origin of its own, and may run its scripts there.
 const Sandbox = "sandbox allow-scripts allow-forms allow-downloads"
 
-// Isolate takes from a machine's answer what could reach beyond it at our origin. A redirect stays below prefix, and one
-// that leads away from guest, its host, has no Location any more.
+// Isolate takes from a machine's answer what could reach beyond it at our origin. A redirect stays below prefix, and
+// one that leads away from guest, its host, has no Location any more.
 func Isolate(res *http.Response, guest, prefix string) {
 	h := res.Header
 	for name := range h {

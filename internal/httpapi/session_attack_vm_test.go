@@ -172,7 +172,8 @@ func TestAttackTars(t *testing.T) {
 		}
 	}
 	var huge bytes.Buffer
-	if err := tar.NewWriter(&huge).WriteHeader(&tar.Header{Name: "huge", Size: 1 << 40, Format: tar.FormatGNU}); err != nil {
+	h := &tar.Header{Name: "huge", Size: 1 << 40, Format: tar.FormatGNU}
+	if err := tar.NewWriter(&huge).WriteHeader(h); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string][]byte{"a huge file": huge.Bytes(), "noise": bytes.Repeat([]byte("noise "), 1000),

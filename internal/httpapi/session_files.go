@@ -169,8 +169,8 @@ func (p *partWriter) Write(text []byte) (int, error) {
 	return all, nil
 }
 
-// finish ends an answer that began with p. An error after its first bytes ends the connection: a half of a file must not
-// look like a whole one.
+// finish ends an answer that began with p. An error after its first bytes ends the connection: a half of a file must
+// not look like a whole one.
 func (p *partWriter) finish(err error) (*answer, error) {
 	switch {
 	case err == nil, errors.Is(err, errEnough):
@@ -220,8 +220,8 @@ func (s *Server) readFile(c *call) (*answer, error) {
 	return out.finish(err)
 }
 
-// rangeOf returns the part of a file that a Range header names, and sets Content-Range. ok is false for a header that is
-// ignored: of other units, or with several ranges.
+// rangeOf returns the part of a file that a Range header names, and sets Content-Range. ok is false for a header that
+// is ignored: of other units, or with several ranges.
 func (s *Server) rangeOf(ctx context.Context, of *session.Files, name, text string, h http.Header) (part span, ok bool,
 	err error) {
 	spec, is := strings.CutPrefix(text, "bytes=")

@@ -39,7 +39,8 @@ class One(socketserver.StreamRequestHandler):
         else:
             body = self.rfile.read(int(headers.get("content-length", 0))).decode()
             text = json.dumps({"line": line, "headers": headers, "body": body}).encode()
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            self.wfile.write(head % len(text) + text)
 class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
 Server(("127.0.0.1", int(sys.argv[1])), One).serve_forever()

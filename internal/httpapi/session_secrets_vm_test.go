@@ -15,7 +15,8 @@ func TestAttackSessionSecrets(t *testing.T) {
 	t.Setenv("API_TOKEN", secret)
 	t.Setenv("API_HIDDEN", secret)
 	s := newSessionServer(t, true)
-	made := s.want(201, "POST", "/v1/sessions", object{"language": "python", "secrets": []string{"API_TOKEN", "API_HIDDEN"}})
+	made := s.want(201, "POST", "/v1/sessions", object{"language": "python",
+		"secrets": []string{"API_TOKEN", "API_HIDDEN"}})
 	if denials := made["denials"].([]any); len(denials) != 1 || denials[0].(object)["requested"] != "API_HIDDEN" {
 		t.Errorf("%+v", made)
 	}
@@ -31,7 +32,8 @@ func TestAttackSessionSecrets(t *testing.T) {
 		}
 		attack.Check(t, "a secret by "+way, "redacted", seen)
 	}
-	s.shell(at, "printenv API_TOKEN > file; mkdir -p .values; echo \"{\\\"a\\\": \\\"$API_TOKEN\\\"}\" > .values/leak.json")
+	s.shell(at, "printenv API_TOKEN > file; mkdir -p .values; "+
+		"echo \"{\\\"a\\\": \\\"$API_TOKEN\\\"}\" > .values/leak.json")
 	_, text := s.send("alice", "GET", at+"/files?path=file", nil)
 	check("a file", text)
 	_, text = s.send("alice", "GET", at+"/values/leak", nil)

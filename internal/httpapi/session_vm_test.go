@@ -138,14 +138,17 @@ func commands(t *testing.T, s *sessionServer, at string) {
 	if got["stdout"] != "in b api\n/tmp\n" || got["exitCode"] != 3.0 {
 		t.Errorf("%+v", got)
 	}
-	if got := s.want(200, "POST", at+"/commands", object{"args": []string{"id", "-u"}, "user": "root"}); got["stdout"] != "0\n" {
+	got = s.want(200, "POST", at+"/commands", object{"args": []string{"id", "-u"}, "user": "root"})
+	if got["stdout"] != "0\n" {
 		t.Errorf("%+v", got)
 	}
-	if got := s.want(200, "POST", at+"/commands", object{"args": []string{"sleep", "60"}, "timeoutSeconds": 1}); got["outcome"] == "exited" {
+	got = s.want(200, "POST", at+"/commands", object{"args": []string{"sleep", "60"}, "timeoutSeconds": 1})
+	if got["outcome"] == "exited" {
 		t.Errorf("%+v", got)
 	}
 	s.want(422, "POST", at+"/commands", object{"args": []string{"cat"}, "interactive": true})
-	begun := s.want(202, "POST", at+"/commands?wait=false", object{"args": []string{"cat"}, "interactive": true, "stdin": "a"})
+	begun := s.want(202, "POST", at+"/commands?wait=false", object{"args": []string{"cat"}, "interactive": true,
+		"stdin": "a"})
 	run := begun["runId"].(string)
 	list := s.want(200, "GET", at+"/commands", nil)["commands"].([]any)
 	if len(list) != 1 || list[0].(object)["runId"] != run || list[0].(object)["pid"] != begun["pid"] {
@@ -170,8 +173,8 @@ func commands(t *testing.T, s *sessionServer, at string) {
 	}
 	s.want(404, "POST", at+"/commands/"+run+"/stdin", object{"text": "b"})
 
-	begun = s.want(202, "POST", at+"/commands?wait=false", object{"args": []string{"sh", "-c", "stty size; exec sleep 600"},
-		"terminal": object{"columns": 101, "rows": 33}})
+	begun = s.want(202, "POST", at+"/commands?wait=false", object{"terminal": object{"columns": 101, "rows": 33},
+		"args": []string{"sh", "-c", "stty size; exec sleep 600"}})
 	run = begun["runId"].(string)
 	res := s.request(t.Context(), "alice", "GET", at+"/runs/"+run+"/events", nil)
 	eventsOf(t, bufio.NewReader(res.Body), func(e told) bool { return e.kind == "stdout" })
@@ -246,7 +249,8 @@ func files(t *testing.T, s *sessionServer, at string) {
 			with = []string{"Range", c.header}
 		}
 		res, text := s.send("alice", "GET", at+"/files?path=d/e.bin"+c.query, nil, with...)
-		if string(text) != c.want || res.Header.Get("Content-Range") != c.parts || (res.StatusCode == 206) != (c.parts != "") {
+		if string(text) != c.want || res.Header.Get("Content-Range") != c.parts ||
+			(res.StatusCode == 206) != (c.parts != "") {
 			t.Errorf("%+v: %d %q %s", c, res.StatusCode, text, res.Header.Get("Content-Range"))
 		}
 	}
@@ -257,7 +261,8 @@ func files(t *testing.T, s *sessionServer, at string) {
 	if got := s.want(201, "POST", at+"/files/mkdir", object{"path": "d/f"}); got["kind"] != "folder" {
 		t.Errorf("%+v", got)
 	}
-	if got := s.want(200, "POST", at+"/files/move", object{"from": "d/e.bin", "to": "d/f/g"}); got["path"] != "/work/d/f/g" {
+	got = s.want(200, "POST", at+"/files/move", object{"from": "d/e.bin", "to": "d/f/g"})
+	if got["path"] != "/work/d/f/g" {
 		t.Errorf("%+v", got)
 	}
 	list := s.want(200, "GET", at+"/files/list?path=d&depth=2", nil)
