@@ -12,53 +12,70 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// BodyError means that the body of a request is wrong. Status is its HTTP status.
+type BodyError struct {
+	Status int
+	Text   string
+}
+
+func (e *BodyError) Error() string { return e.Text }
+
 // readBody reads the body of a request, and reserves the memory to decode it. The body must be one JSON value
 // within the limits of requests; nil means that the request has been answered.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []byte {
+	body, tokens, err := s.receive(w, r, l)
+	if err == nil {
+		if ids := checkIDs(body); ids != nil {
+			err = &BodyError{http.StatusBadRequest, ids.Error()}
+		}
+	}
+	if err == nil {
+		err = l.decode(r.Context(), len(body), tokens)
+	}
+	if wrong := new(BodyError); errors.As(err, &wrong) {
+		http.Error(w, wrong.Text, wrong.Status)
+		return nil
+	} else if err != nil {
+		s.tooMany(w, err)
+		return nil
+	}
+	return body
+}
+
+// receive reads the body of a request, one JSON value, and waits for its turn to be decoded. tokens is the number of
+// its tokens. The error is a *BodyError, a *LimitError, or ctx's.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request, l *lease) (body []byte, tokens int, err error) {
 	announced := r.ContentLength
 	if announced < 0 || announced > bodyBytes {
 		announced = bodyBytes
 	}
 	resize, err := s.visitors.hold(callerOf(r), announced)
 	if err != nil {
-		s.tooMany(w, err)
-		return nil
+		return nil, 0, err
 	}
 	defer resize(0)
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
-	var tokens tokenCounter
-	body, err := readAll(http.MaxBytesReader(w, r.Body, bodyBytes), announced, tokens.count)
+	var count tokenCounter
+	body, err = readAll(http.MaxBytesReader(w, r.Body, bodyBytes), announced, count.count)
 	switch {
 	case errors.Is(err, errTooMuch):
 		w.Header().Set("Connection", "close") // the rest is not read
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return nil
+		return nil, 0, &BodyError{http.StatusBadRequest, err.Error()}
 	case errors.As(err, new(*http.MaxBytesError)):
-		http.Error(w, fmt.Sprintf("a request may have at most %d bytes", bodyBytes), http.StatusRequestEntityTooLarge)
-		return nil
+		return nil, 0, &BodyError{http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("a request may have at most %d bytes", bodyBytes)}
 	case err != nil:
-		http.Error(w, "the request did not come in time", http.StatusRequestTimeout)
-		return nil
+		return nil, 0, &BodyError{http.StatusRequestTimeout, "the request did not come in time"}
 	}
 	_ = control.SetReadDeadline(time.Time{})
 	if err := l.enter(r.Context(), s.decoding, len(body)); err != nil {
-		s.tooMany(w, err)
-		return nil
+		return nil, 0, err
 	}
 	if !json.Valid(body) { // one value, not nested too deeply
-		http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
-		return nil
+		return nil, 0, &BodyError{http.StatusBadRequest, "the body is not one JSON value"}
 	}
-	if err := checkIDs(body); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return nil
-	}
-	if err := l.decode(r.Context(), len(body), tokens.tokens); err != nil {
-		s.tooMany(w, err)
-		return nil
-	}
-	return body
+	return body, count.tokens, nil
 }
 
 // readAll is like io.ReadAll for a body of about that many bytes, and passes each piece to check. Bytes that have

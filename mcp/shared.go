@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
@@ -40,6 +41,32 @@ func (s *Server) Begin() (done func(), err error) { return s.begin() }
 
 // Context ends when the server closes.
 func (s *Server) Context() context.Context { return s.ctx }
+
+// Body reads the body of a request to another API: one JSON value, with the limits of size, time and memory of MCP's
+// requests. Its memory is its caller's: that for decoding until decoded is called, the rest until release is called.
+// The error is a *BodyError, a *unitask.BusyError, or that of the request's context.
+func (s *Server) Body(w http.ResponseWriter, r *http.Request) (text []byte, decoded, release func(), err error) {
+	l := &lease{budget: s.budget, caller: callerOf(r)}
+	text, tokens, err := s.receive(w, r, l)
+	if err == nil {
+		err = l.decode(r.Context(), len(text), tokens)
+	}
+	if err != nil {
+		l.close()
+		return nil, nil, nil, busy(err)
+	}
+	return text, l.decoded, l.close, nil
+}
+
+// Answer waits for the memory of an answer of that many bytes, which is its caller's until release is called. The error
+// is a *unitask.BusyError, or ctx's.
+func (s *Server) Answer(ctx context.Context, caller unitask.Caller, bytes int) (release func(), err error) {
+	l := &lease{budget: s.budget, caller: caller.Name}
+	if err := l.draw(ctx, int64(bytes)/answerCost, answerPatience); err != nil {
+		return nil, busy(err)
+	}
+	return l.close, nil
+}
 
 // busy returns a limit's error as a *unitask.BusyError, and any other unchanged.
 func busy(err error) error {

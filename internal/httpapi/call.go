@@ -1,9 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/mcp"
 )
 
 // An operation answers a call. A nil answer means that it has written the answer itself, as streams do. The error may
@@ -59,9 +60,6 @@ func (c *call) is(name string, usual bool) bool {
 // decode reads the body, which is valid by its schema.
 func (c *call) decode(into any) error { return json.Unmarshal(c.body, into) }
 
-// maxBody bounds a body in JSON, in bytes.
-const maxBody = 16 << 20
-
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
@@ -92,7 +90,7 @@ func (s *Server) handle(op *described, do operation) http.Handler {
 			return
 		}
 		if got != nil {
-			write(w, got)
+			s.write(c, got)
 		}
 	})
 }
@@ -103,27 +101,40 @@ func (s *Server) answer(c *call, op *described, do operation) (*answer, error) {
 		return nil, err
 	}
 	if op.body != nil {
-		if err := c.readBody(op); err != nil {
+		release, err := s.readBody(c, op)
+		if err != nil {
 			return nil, err
 		}
+		defer release()
 	}
 	return do(c)
 }
 
-func write(w http.ResponseWriter, got *answer) {
-	for name, values := range got.Header {
-		w.Header()[name] = values
-	}
+// write writes an answer. Its memory is the caller's until the client has read it.
+func (s *Server) write(c *call, got *answer) {
+	var text bytes.Buffer
 	if got.Body != nil {
-		w.Header().Set("Content-Type", jsonType)
+		if err := json.NewEncoder(&text).Encode(got.Body); err != nil {
+			s.log.Error("httpapi: an answer is not JSON", "error", err)
+			writeProblem(c.w, &Problem{Status: http.StatusInternalServerError, Code: "host", Detail: "the answer is no JSON"})
+			return
+		}
+		release, err := s.shared.Answer(c.r.Context(), c.caller, text.Len())
+		if err != nil {
+			writeProblem(c.w, problemOf(err))
+			return
+		}
+		defer release()
+		c.w.Header().Set("Content-Type", jsonType)
+	}
+	for name, values := range got.Header {
+		c.w.Header()[name] = values
 	}
 	if got.Status == 0 {
 		got.Status = http.StatusOK
 	}
-	w.WriteHeader(got.Status)
-	if got.Body != nil {
-		_ = json.NewEncoder(w).Encode(got.Body)
-	}
+	c.w.WriteHeader(got.Status)
+	_, _ = c.w.Write(text.Bytes())
 }
 
 // wrong returns the problem of a request that can't be read.
@@ -173,29 +184,34 @@ func (c *call) readParameters(op *described) error {
 	return nil
 }
 
-// readBody reads and checks a body in JSON.
-func (c *call) readBody(op *described) error {
-	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	if errors.As(err, new(*http.MaxBytesError)) {
-		return wrong(http.StatusRequestEntityTooLarge, "the body has more than 16 MiB")
-	}
-	if err != nil {
-		return wrong(http.StatusBadRequest, "the body did not come whole: "+err.Error())
-	}
-	if len(text) == 0 && !op.RequestBody.Required {
-		text = []byte("{}")
-	} else if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || kind != jsonType {
-		return wrong(http.StatusUnsupportedMediaType, "the body's Content-Type is not "+jsonType)
+// readBody reads and checks a body in JSON. Its memory is the caller's until release is called.
+func (s *Server) readBody(c *call, op *described) (release func(), err error) {
+	text, decoded, release := []byte("{}"), func() {}, func() {}
+	if c.r.ContentLength != 0 || op.RequestBody.Required {
+		if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || kind != jsonType {
+			return nil, wrong(http.StatusUnsupportedMediaType, "the body's Content-Type is not "+jsonType)
+		}
+		text, decoded, release, err = s.shared.Body(c.w, c.r)
+		if is := new(mcp.BodyError); errors.As(err, &is) {
+			return nil, wrong(is.Status, is.Text)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	var value any
-	if err := json.Unmarshal(text, &value); err != nil {
-		return wrong(http.StatusBadRequest, "the body: "+err.Error())
+	if err = json.Unmarshal(text, &value); err != nil {
+		err = wrong(http.StatusBadRequest, "the body: "+err.Error())
+	} else if err = op.body.Validate(value); err != nil {
+		err = wrong(http.StatusUnprocessableEntity, "the body: "+plain(err))
 	}
-	if err := op.body.Validate(value); err != nil {
-		return wrong(http.StatusUnprocessableEntity, "the body: "+plain(err))
+	if err != nil {
+		release()
+		return nil, err
 	}
+	decoded()
 	c.body = text
-	return nil
+	return release, nil
 }
 
 // quoted returns an attacker's text for a message.

@@ -37,6 +37,8 @@ type Shared interface {
 	Keep(made *unitask.Session, caller unitask.Caller)
 	Session(ctx context.Context, caller unitask.Caller, id string) (*unitask.Session, error)
 	Sessions(caller unitask.Caller) []mcp.SessionView
+	Body(w http.ResponseWriter, r *http.Request) (text []byte, decoded, release func(), err error)
+	Answer(ctx context.Context, caller unitask.Caller, bytes int) (release func(), err error)
 	EndSession(caller unitask.Caller, id string) error
 }
 

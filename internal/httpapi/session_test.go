@@ -106,3 +106,27 @@ func TestSessionRequests(t *testing.T) {
 		}
 	}
 }
+
+// Bodies in JSON have the limits of MCP's: of size, of names and values, of depth, and of memory.
+func TestAttackBodies(t *testing.T) {
+	s := newSessionServer(t, false)
+	for name, c := range map[string]struct {
+		body string
+		want int
+	}{
+		"a body of 17 MiB":          {`{"env":{"A":"` + strings.Repeat("x", 17<<20) + `"}}`, 413},
+		"a million values":          {`{"ask":[` + strings.Repeat(`"a",`, 1_000_000) + `"a"]}`, 400},
+		"a deep list":               {`{"ask":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "}", 400},
+		"two values":                {`{} {}`, 400},
+		"no JSON":                   {`{`, 400},
+		"nothing":                   {``, 400},
+		"names in another spelling": {`{"Root":true}`, 422},
+		"a number beyond floats":    {`{"cpus":1e999}`, 400},
+	} {
+		res, text := s.send("alice", "POST", "/v1/sessions", strings.NewReader(c.body), "Content-Type", jsonType)
+		attack.Check(t, "a body with "+name, fmt.Sprint(c.want), fmt.Sprint(res.StatusCode))
+		if len(text) > 4096 {
+			t.Errorf("%s: an answer of %d bytes", name, len(text))
+		}
+	}
+}
