@@ -86,8 +86,19 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 // validating matches what a schema's errors repeat for each level.
 var validating = regexp.MustCompile(`validating (root|/[^:]*): `)
 
+// maxPlain bounds a schema's error, which quotes the request, in bytes.
+const maxPlain = 500
+
 // plain returns a schema's error for people: the place, and what is wrong there.
 func plain(err error) string {
+	text := placed(err)
+	if len(text) > maxPlain {
+		text = strings.ToValidUTF8(text[:maxPlain], "") + "…"
+	}
+	return text
+}
+
+func placed(err error) string {
 	text := err.Error()
 	places := validating.FindAllStringSubmatch(text, -1)
 	text = validating.ReplaceAllString(text, "")

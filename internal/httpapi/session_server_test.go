@@ -130,6 +130,7 @@ func (s *sessionServer) send(caller, method, path string, body any, headers ...s
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.conforms(res, text)
 	return res, text
 }
 

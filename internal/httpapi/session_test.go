@@ -121,6 +121,7 @@ func TestAttackBodies(t *testing.T) {
 		"no JSON":                   {`{`, 400},
 		"nothing":                   {``, 400},
 		"names in another spelling": {`{"Root":true}`, 422},
+		"a long wrong name":         {`{"env":{"` + strings.Repeat("=", 1<<20) + `":""}}`, 422},
 		"a number beyond floats":    {`{"cpus":1e999}`, 400},
 	} {
 		res, text := s.send("alice", "POST", "/v1/sessions", strings.NewReader(c.body), "Content-Type", jsonType)
