@@ -31,8 +31,10 @@ func (s *sessionServer) conforms(res *http.Response, text []byte) {
 	_, pattern := s.api.routes.Handler(res.Request)
 	method, path, _ := strings.Cut(strings.Replace(pattern, "...}", "}", 1), " ")
 	op := doc.Paths[path][strings.ToLower(method)]
-	if op == nil || res.StatusCode == http.StatusTemporaryRedirect || res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden &&
-		!strings.Contains(res.Header.Get("Content-Type"), "json") { // the server around the API refuses it
+	answered := strings.Contains(res.Header.Get("Content-Type"), "json")
+	switch { // some answers come from around the API
+	case op == nil, res.StatusCode == http.StatusTemporaryRedirect, res.StatusCode == http.StatusUnauthorized && !answered,
+		res.StatusCode == http.StatusForbidden && !answered:
 		return
 	}
 	var has struct {
