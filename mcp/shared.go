@@ -110,10 +110,16 @@ func (s *Server) Secrets(ctx context.Context, caller unitask.Caller, req *unitas
 // Hide returns an error without what a caller must not learn of this host.
 func (s *Server) Hide(caller unitask.Caller, err error) error { return s.tell(caller, err) }
 
-// HideResult removes from a result what a caller must not learn of this host.
+// HideResult removes from a result what a caller must not learn of this host. Its texts name the fields of requests in
+// place of the command line's flags.
 func (s *Server) HideResult(caller unitask.Caller, res *unitask.Result) {
 	if remote(caller) {
 		s.hider.result(res)
+	}
+	res.Error = flagNames.Replace(res.Error)
+	for i := range res.Hints {
+		h := &res.Hints[i]
+		h.Text, h.Flag = flagNames.Replace(h.Text), ""
 	}
 }
 

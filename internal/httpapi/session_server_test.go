@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/unitask/unitask"
@@ -24,6 +25,8 @@ type sessionServer struct {
 	t   *testing.T
 	url string
 	api *Server
+	// stop ends the server, and returns when everything has ended. It may be called again.
+	stop func()
 }
 
 // object is JSON.
@@ -69,7 +72,7 @@ func newSessionServer(t *testing.T, vm bool) *sessionServer {
 		over <- server.ServeHTTP(ctx, mcp.HTTPOptions{Addr: "127.0.0.1:0", Auth: tokens, APIs: []mcp.API{own}},
 			func(addr net.Addr) { at <- addr })
 	}()
-	t.Cleanup(func() {
+	end := sync.OnceFunc(func() {
 		stop()
 		if err := <-over; err != nil {
 			t.Error(err)
@@ -77,7 +80,8 @@ func newSessionServer(t *testing.T, vm bool) *sessionServer {
 		server.Close()
 		own.Wait()
 	})
-	return &sessionServer{t, "http://" + (<-at).String(), own}
+	t.Cleanup(end)
+	return &sessionServer{t, "http://" + (<-at).String(), own, end}
 }
 
 // tokenOf returns a caller's token.

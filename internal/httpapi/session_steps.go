@@ -43,9 +43,6 @@ func (s *Server) resultOf(caller unitask.Caller, res *unitask.Result, all bool) 
 	out := sessionResult{RunID: res.RunID, Session: res.Session, Outcome: string(res.Outcome), ExitCode: res.ExitCode,
 		Error: res.Error, Value: res.Value, Truncated: res.Truncated, Hints: append([]run.Hint{}, res.Hints...),
 		DurationMS: res.Duration.Total.Milliseconds()}
-	for i := range out.Hints {
-		out.Hints[i].Flag = ""
-	}
 	if all {
 		out.Stdout, out.StdoutBase64, out.Stderr, out.StderrBase64 = wire.Stdout, wire.StdoutBase64, wire.Stderr,
 			wire.StderrBase64

@@ -34,7 +34,7 @@ func TestSession(t *testing.T) {
 		run  func(*testing.T, *sessionServer, string)
 	}{{"steps", steps}, {"commands", commands}, {"terminal", terminals}, {"files", files}, {"folders", folders},
 		{"watch", watching}, {"values", values}, {"ports", ports}, {"life", life}} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, &sessionServer{t, s.url, s.api}, at) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, &sessionServer{t, s.url, s.api, s.stop}, at) })
 	}
 }
 
@@ -52,6 +52,11 @@ func steps(t *testing.T, s *sessionServer, at string) {
 	}
 	if got := s.shell(at, "cat beside.txt"); got != "text" {
 		t.Errorf("%q", got)
+	}
+	got = s.want(200, "POST", at+"/steps", object{"code": "import urllib.request as u\nu.urlopen('http://no.example/')"})
+	if hints := got["hints"].([]any); len(hints) != 1 || hints[0].(object)["field"] != "allowNet" ||
+		strings.Contains(hints[0].(object)["text"].(string), "--") {
+		t.Errorf("%+v", hints)
 	}
 	s.want(422, "POST", at+"/steps", object{"code": "1", "more": 1})
 	s.want(422, "POST", at+"/steps", object{"code": "1", "language": "cobol"})

@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -124,5 +126,36 @@ func TestSessionResumes(t *testing.T) {
 			t.Errorf("%s: %v", message, err)
 		}
 		conn.CloseNow()
+	}
+}
+
+// A server that closes ends what goes on, and waits for no command without an end.
+func TestSessionsClose(t *testing.T) {
+	s := newSessionServer(t, true)
+	at := s.start(nil)
+	run := s.want(202, "POST", at+"/commands?wait=false", object{"args": []string{"sleep", "6000"}})["runId"].(string)
+	conn, _, err := s.dialTerminal(t.Context(), at+"/terminal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	events := s.request(t.Context(), "alice", "GET", at+"/runs/"+run+"/events", nil)
+	defer events.Body.Close()
+	watch := s.request(t.Context(), "alice", "GET", at+"/files/watch", nil)
+	defer watch.Body.Close()
+	began := time.Now()
+	s.stop()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	for _, body := range []io.Reader{events.Body, watch.Body} {
+		_, _ = io.Copy(io.Discard, body) // which ends
+	}
+	for err == nil {
+		_, _, err = conn.Read(t.Context())
+	}
+	rec, err := s.api.rt.Runs().Get(run)
+	if err != nil || rec.Finished == nil {
+		t.Errorf("the record has no end: %+v %v", rec, err)
 	}
 }
