@@ -187,6 +187,8 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	}
 	if f.apis {
 		own := httpapi.New(httpapi.Options{Runtime: rt, Shared: server, Version: version(), Log: log})
+		defer own.Wait()
+		defer server.Close() // which ends what it waits for
 		httpOpts.APIs = []mcp.API{own, e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
 			Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})}
 	}

@@ -42,6 +42,16 @@ func (s *Server) Begin() (done func(), err error) { return s.begin() }
 // Context ends when the server closes.
 func (s *Server) Context() context.Context { return s.ctx }
 
+// Answer waits for the memory of an answer of that many bytes, which is its caller's until release is called. The error
+// is a *unitask.BusyError, or ctx's.
+func (s *Server) Answer(ctx context.Context, caller unitask.Caller, bytes int) (release func(), err error) {
+	l := &lease{budget: s.budget, caller: caller.Name}
+	if err := l.draw(ctx, int64(bytes)/answerCost, answerPatience); err != nil {
+		return nil, busy(err)
+	}
+	return l.close, nil
+}
+
 // busy returns a limit's error as a *unitask.BusyError, and any other unchanged.
 func busy(err error) error {
 	if full := new(LimitError); errors.As(err, &full) {
@@ -84,8 +94,8 @@ func (s *Server) Secrets(ctx context.Context, caller unitask.Caller, req *unitas
 // Hide returns an error without what a caller must not learn of this host.
 func (s *Server) Hide(caller unitask.Caller, err error) error { return s.tell(caller, err) }
 
-// HideResult removes from a result what a caller must not learn of this host. Its texts then name the arguments of
-// run_code in place of flags.
+// HideResult removes from a result what a caller must not learn of this host. Its texts name the fields of requests in
+// place of the command line's flags.
 func (s *Server) HideResult(caller unitask.Caller, res *unitask.Result) {
 	withoutFlags(res)
 	if remote(caller) {
@@ -126,6 +136,9 @@ func (s *Server) Session(ctx context.Context, caller unitask.Caller, id string) 
 	}
 	return of.Session, nil
 }
+
+// EndSession ends a caller's session, whether it is held here or was left paused. The error is that of Session.
+func (s *Server) EndSession(caller unitask.Caller, id string) error { return s.end(caller, id) }
 
 // Sessions lists a caller's sessions in the order of their starts, also those that an earlier server left paused.
 func (s *Server) Sessions(caller unitask.Caller) []SessionView { return s.sessionsOf(caller).Sessions }

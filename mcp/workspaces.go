@@ -419,8 +419,15 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 	return nil, s.sessionsOf(caller), nil
 }
 
-// endSession ends a caller's session, whether it is held here or was left paused.
 func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResult, sessionsResult, error) {
+	if err := s.end(caller, id); err != nil {
+		return nil, sessionsResult{}, err
+	}
+	return nil, s.sessionsOf(caller), nil
+}
+
+// end ends a caller's session, whether it is held here or was left paused.
+func (s *Server) end(caller unitask.Caller, id string) error {
 	of, err := s.held.find(id, caller.Name)
 	switch {
 	case err == nil:
@@ -431,8 +438,5 @@ func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResu
 			err = paused.Forget(s.rt.Images().Home(), id)
 		}
 	}
-	if err != nil {
-		return nil, sessionsResult{}, err
-	}
-	return nil, s.sessionsOf(caller), nil
+	return err
 }

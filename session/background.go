@@ -188,7 +188,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	b.id, x.background, x.rec.Background = x.rec.ID, true, true
 	e.Stdout, e.Stderr = x.stdout, x.stderr
 	x.rec.User = c.User
-	cmd, err := s.startCommand(ctx, c, e)
+	cmd, err := s.startCommand(ctx, c, e, x.rec.ID)
 	if err == nil {
 		err = x.rec.Update() // records that it is one
 	}

@@ -69,6 +69,33 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	return err
 }
 
+// Send writes the tar of a folder of the session's machine after it has checked it: files, folders, and links that stay
+// inside. It has the limits of Download. The entry hostfiles.FolderWhole comes last, and is missing if the tar was cut.
+func (s *Session) Send(ctx context.Context, name string, to io.Writer) error {
+	way, err := s.manager.way()
+	if err != nil {
+		return err
+	}
+	return hostfiles.PassFolder(way, func(w io.Writer) error { return s.Pack(ctx, name, w) },
+		func(r io.Reader) error {
+			_, err := io.Copy(to, r)
+			return err
+		})
+}
+
+// Receive creates a folder in the session's machine from any tar, which it checks first, with the limits of Download.
+// Nothing is there after an error.
+func (s *Session) Receive(ctx context.Context, name string, from io.Reader) error {
+	way, err := s.manager.way()
+	if err != nil {
+		return err
+	}
+	return hostfiles.PassFolder(way, func(w io.Writer) error {
+		_, err := io.Copy(w, from)
+		return err
+	}, func(r io.Reader) error { return s.Unpack(ctx, name, r) })
+}
+
 // way returns the folder for data in transit from one machine to another.
 func (m *Manager) way() (string, error) {
 	dir := home.Dir(m.Engine.Home).Sessions()

@@ -19,6 +19,8 @@ import (
 type Running struct {
 	// PID is its process in the machine, and that process's group.
 	PID int
+	// RunID identifies its record.
+	RunID string
 
 	s   *Session
 	cmd *supervisor.Command
@@ -110,10 +112,11 @@ func (s *Session) asked(c Command) run.Request {
 	return run.Request{Args: c.Args, Dir: s.at(c.Dir), Env: c.Env}
 }
 
-// startCommand starts a command, and tells its caller once it runs.
-func (s *Session) startCommand(ctx context.Context, c Command, e supervisor.Exec) (*supervisor.Command, error) {
+// startCommand starts a command of a run, and tells its caller once it runs.
+func (s *Session) startCommand(ctx context.Context, c Command, e supervisor.Exec, id string) (*supervisor.Command,
+	error) {
 	if c.Started != nil {
-		e.PID = func(cmd *supervisor.Command, pid int) { c.Started(Running{PID: pid, s: s, cmd: cmd}) }
+		e.PID = func(cmd *supervisor.Command, pid int) { c.Started(Running{PID: pid, RunID: id, s: s, cmd: cmd}) }
 	}
 	return s.client.Start(ctx, e)
 }

@@ -413,6 +413,10 @@ const maxBundle = 4 << 20
 // nothing.
 func (s *Session) Redact(text string) string { return s.redactor.String(text) }
 
+// RedactTo returns a writer that passes on bytes from the machine without the session's secrets. Close passes on the
+// rest.
+func (s *Session) RedactTo(to io.Writer) io.WriteCloser { return s.redactor.Writer(to) }
+
 // at resolves a path in the machine: relative ones begin at the session's folder.
 func (s *Session) at(name string) string {
 	if !path.IsAbs(name) {

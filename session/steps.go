@@ -44,6 +44,8 @@ type Step struct {
 	ResultBytes int
 	// Approve, if not nil, answers questions while the step runs, like IO.Approve.
 	Approve run.Approver
+	// Began, if not nil, is called with the id of the step's run before any output. It must not block.
+	Began func(run string)
 }
 
 // Command is a program that runs in the session's machine, beside the interpreters.
@@ -121,7 +123,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 	defer s.askers.add(step.Approve)()
 	kind := run.Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs,
 		InlineFiles: step.InlineFiles}
-	to := outputs{step.Stdout, step.Stderr, step.ResultBytes, false}
+	to := outputs{step.Stdout, step.Stderr, step.ResultBytes, false, step.Began}
 	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, to,
 		func(x *stepping) error {
 			if err := s.bring(ctx, x, brought); err != nil {
@@ -161,7 +163,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 	}
 	defer s.askers.add(c.Approve)()
 	var resized <-chan run.TerminalSize
-	limit, to := c.Timeout, outputs{c.Stdout, c.Stderr, c.ResultBytes, c.Unbounded}
+	limit, to := c.Timeout, outputs{c.Stdout, c.Stderr, c.ResultBytes, c.Unbounded, nil}
 	if t := c.Terminal; t != nil {
 		size := t.Size
 		e.Terminal, resized = &size, t.Resized
@@ -182,7 +184,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*run.Result, error) {
 		if limit == endless {
 			e.Use = s.inputs(timed)
 		}
-		cmd, err := s.startCommand(timed, c, e)
+		cmd, err := s.startCommand(timed, c, e, x.rec.ID)
 		if err != nil {
 			return err
 		}
@@ -352,6 +354,7 @@ type outputs struct {
 	stdout, stderr io.Writer // the caller's; nil means none
 	shown          int       // bytes of each stream in the Result; 0 means all
 	unbounded      bool      // see Command.Unbounded
+	began          func(run string)
 }
 
 // step makes a record, runs a step and finishes the record.
@@ -374,6 +377,9 @@ func (s *Session) step(ctx context.Context, req run.Request, name string, limit 
 		return nil, err
 	}
 	x.done = done
+	if to.began != nil {
+		to.began(x.rec.ID)
+	}
 	if err = work(x); !errors.As(err, new(*run.SessionError)) {
 		if e := x.collect(ctx); err == nil {
 			err = e

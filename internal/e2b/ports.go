@@ -5,10 +5,10 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"strconv"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/guestport"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -35,17 +35,10 @@ func (box *sandbox) dial(ctx context.Context, port int) (net.Conn, error) {
 
 // forward sends a request to a port of a sandbox. The sandbox's token and the caller's own do not go with it.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, box *sandbox, port int) {
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(out *httputil.ProxyRequest) {
-			out.Out.URL.Scheme, out.Out.URL.Host = "http", "127.0.0.1:"+strconv.Itoa(port)
-			for _, name := range []string{idHeader, portHeader, tokenHeader, trafficHeader, keyHeader, "Authorization"} {
-				out.Out.Header.Del(name)
-			}
-			out.SetXForwarded()
-		},
-		Transport: &http.Transport{DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return box.dial(ctx, port) }},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+	proxy := &guestport.Proxy{Port: port,
+		Dial: func(ctx context.Context) (net.Conn, error) { return box.dial(ctx, port) },
+		Drop: []string{idHeader, portHeader, tokenHeader, trafficHeader, keyHeader, "Authorization"},
+		Failed: func(w http.ResponseWriter, r *http.Request, err error) {
 			if errors.As(err, new(*policy.FieldError)) || errors.As(err, new(*unitask.BusyError)) {
 				s.fail(w, r, err)
 				return

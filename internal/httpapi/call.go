@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -92,6 +93,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler)
 	}()
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if at := path.Clean(r.URL.Path); at != r.URL.Path && at+"/" != r.URL.Path { // else the routes redirect
 		writeProblem(w, noPath(r))
 		return
@@ -133,7 +135,7 @@ func (s *Server) handle(op *described, do operation) http.Handler {
 			return
 		}
 		if got != nil {
-			write(w, got)
+			s.write(c, got)
 		}
 	})
 }
@@ -155,22 +157,31 @@ func (s *Server) answer(c *call, op *described, do operation) (*answer, error) {
 	return do(c)
 }
 
-func write(w http.ResponseWriter, got *answer) {
-	for name, values := range got.Header {
-		w.Header()[name] = values
-	}
+// write writes an answer. Its memory is the caller's until the client has read it.
+func (s *Server) write(c *call, got *answer) {
+	var text bytes.Buffer
 	if got.Body != nil {
-		w.Header().Set("Content-Type", jsonType)
+		if err := json.NewEncoder(&text).Encode(got.Body); err != nil {
+			s.log.Error("httpapi: an answer is not JSON", "error", err)
+			writeProblem(c.w, &Problem{Status: http.StatusInternalServerError, Code: "host", Detail: "the answer is no JSON"})
+			return
+		}
+		release, err := s.shared.Answer(c.r.Context(), c.caller, text.Len())
+		if err != nil {
+			writeProblem(c.w, problemOf(err))
+			return
+		}
+		defer release()
+		c.w.Header().Set("Content-Type", jsonType)
+	}
+	for name, values := range got.Header {
+		c.w.Header()[name] = values
 	}
 	if got.Status == 0 {
 		got.Status = http.StatusOK
 	}
-	w.WriteHeader(got.Status)
-	if text, ok := got.Body.(json.RawMessage); ok { // which several clients may get at once
-		_, _ = w.Write(text)
-	} else if got.Body != nil {
-		_ = json.NewEncoder(w).Encode(got.Body)
-	}
+	c.w.WriteHeader(got.Status)
+	_, _ = c.w.Write(text.Bytes())
 }
 
 // wrong returns the problem of a request that can't be read.
@@ -182,6 +193,9 @@ func wrong(status int, detail string) error {
 func (c *call) readParameters(op *described) error {
 	c.values = map[string]any{}
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if op.Proxy {
+		query, err = nil, nil
+	}
 	if err != nil {
 		return wrong(http.StatusBadRequest, "the query: "+err.Error())
 	}

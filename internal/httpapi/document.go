@@ -36,6 +36,8 @@ type described struct {
 			Schema json.RawMessage `json:"schema"`
 		} `json:"content"`
 	} `json:"requestBody"`
+	// Proxy tells that the path's last parameter is the rest of the path, and that the query is not this API's.
+	Proxy bool `json:"x-proxy"`
 
 	method, path string
 	body         *jsonschema.Resolved // of a body in JSON, or nil
@@ -125,6 +127,14 @@ func (d *document) describe() error {
 		return err
 	}
 	for at, item := range doc.Paths {
+		var common described
+		shared, err := json.Marshal(map[string]json.RawMessage{"parameters": item["parameters"]})
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(resolveParameters(shared, doc.Components.Parameters), &common); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
 		for method, text := range item {
 			if !slices.Contains(methods, method) {
 				continue
@@ -133,6 +143,7 @@ func (d *document) describe() error {
 			if err := json.Unmarshal(resolveParameters(text, doc.Components.Parameters), op); err != nil {
 				return fmt.Errorf("%s %s: %w", method, at, err)
 			}
+			op.Parameters = append(slices.Clone(common.Parameters), op.Parameters...)
 			if d.operations[op.ID] != nil || op.ID == "" {
 				return fmt.Errorf("%s %s: its operationId %q is missing or taken", method, at, op.ID)
 			}
@@ -192,6 +203,14 @@ func compile(text json.RawMessage, schemas map[string]json.RawMessage) (*jsonsch
 	return schema.Resolve(nil)
 }
 
+// pattern returns the path for a ServeMux.
+func (op *described) pattern() string {
+	if before, ok := strings.CutSuffix(op.path, "/{path}"); ok {
+		return before + "/{path...}"
+	}
+	return op.path
+}
+
 // routes returns the handler of the document's operations. Each has a function, and each function an operation.
 func (d *document) routes(s *Server, functions map[string]operation) *http.ServeMux {
 	mux := http.NewServeMux()
@@ -205,12 +224,13 @@ func (d *document) routes(s *Server, functions map[string]operation) *http.Serve
 		if functions[id] == nil {
 			panic("httpapi: operation " + id + " has no function")
 		}
-		mux.Handle(op.method+" "+pattern(op.path), s.handle(op, functions[id]))
-		allowed[op.path] = append(allowed[op.path], op.method)
+		at := op.pattern()
+		mux.Handle(op.method+" "+at, s.handle(op, functions[id]))
+		allowed[at] = append(allowed[at], op.method)
 	}
 	for at, methods := range allowed {
 		slices.Sort(methods)
-		mux.HandleFunc(pattern(at), func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc(at, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
 			writeProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Code: "method",
 				Detail: r.Method + " does not go with " + at, Remedy: "use " + strings.Join(methods, " or ")})
@@ -229,14 +249,6 @@ func (d *document) routes(s *Server, functions map[string]operation) *http.Serve
 func noPath(r *http.Request) *Problem {
 	return &Problem{Status: http.StatusNotFound, Code: "path", Detail: fmt.Sprintf("there is no %.80q", r.URL.Path),
 		Remedy: "GET " + documentPath + " lists what there is"}
-}
-
-// pattern returns the pattern of a path for the routes. The last parameter path may have slashes.
-func pattern(at string) string {
-	if before, ok := strings.CutSuffix(at, "/{path}"); ok {
-		return before + "/{path...}"
-	}
-	return at
 }
 
 // parse returns a parameter's value in JSON from its text.

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -49,6 +50,8 @@ type Shared interface {
 	Keep(made *unitask.Session, caller unitask.Caller)
 	Session(ctx context.Context, caller unitask.Caller, id string) (*unitask.Session, error)
 	Sessions(caller unitask.Caller) []mcp.SessionView
+	Answer(ctx context.Context, caller unitask.Caller, bytes int) (release func(), err error)
+	EndSession(caller unitask.Caller, id string) error
 }
 
 // Options configure a server.
@@ -70,6 +73,8 @@ type Server struct {
 	progresses progresses
 	feeds      feeds
 	keys       keys
+	sessions   sessions
+	going      sync.WaitGroup // what goes on without a request that the HTTP server waits for
 }
 
 // New returns a server.
@@ -79,10 +84,15 @@ func New(opts Options) *Server {
 	return s
 }
 
+// Wait returns when everything that the API has started has ended, and its records are complete. Call it after Shared
+// has closed, which ends all of it.
+func (s *Server) Wait() { s.going.Wait() }
+
 // operations returns the handlers, by the document's operationId.
 func (s *Server) operations() map[string]operation {
 	all := map[string]operation{"getAbout": s.about}
 	maps.Copy(all, s.runOperations())
+	maps.Copy(all, s.sessionOperations())
 	return all
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/mcp"
@@ -67,6 +68,8 @@ func problemOf(err error) *Problem {
 		p.Status = http.StatusNotFound
 	case e.Code == "file" && errors.Is(err, fs.ErrPermission):
 		p.Status = http.StatusForbidden
+	case e.Code == "file" && errors.Is(err, syscall.ENOSPC):
+		p.Status, p.Remedy = http.StatusInsufficientStorage, "remove files of the machine, or give a session more memoryMb"
 	}
 	return p
 }
@@ -97,8 +100,19 @@ var levels = []string{"root", "properties", "allOf", "0", "$defs", "items", "add
 // validating matches what a schema's errors repeat for each level.
 var validating = regexp.MustCompile(`validating (root|/[^:]*): `)
 
+// maxPlain bounds a schema's error, which quotes the request, in bytes.
+const maxPlain = 500
+
 // plain returns a schema's error for people: the place, and what is wrong there.
 func plain(err error) string {
+	text := placed(err)
+	if len(text) > maxPlain {
+		text = strings.ToValidUTF8(text[:maxPlain], "") + "…"
+	}
+	return text
+}
+
+func placed(err error) string {
 	text := err.Error()
 	places := validating.FindAllStringSubmatch(text, -1)
 	text = validating.ReplaceAllString(text, "")

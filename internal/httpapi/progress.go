@@ -32,8 +32,9 @@ type event struct {
 
 // progress is what happened in a run so far.
 type progress struct {
-	caller string
-	cancel context.CancelFunc // ends the run
+	caller  string
+	session string             // of a session's step or command, or ""
+	cancel  context.CancelFunc // ends the run
 
 	mu      sync.Mutex
 	events  []event
