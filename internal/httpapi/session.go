@@ -250,7 +250,7 @@ func (s *Server) forkSession(c *call) (*answer, error) {
 		if view, err := s.view(c, fork.ID); err == nil {
 			list = append(list, view)
 		}
-	c.began(forks[0].ID)
+		c.began(forks[0].ID)
 	}
 	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.ID, b.ID) })
 	return &answer{Status: http.StatusCreated, Body: map[string]any{"sessions": list}}, err

@@ -109,9 +109,6 @@ func TestAttackPortsTokens(t *testing.T) {
 	if !strings.Contains(string(text), `"x-mine": "kept"`) {
 		t.Errorf("%s", text)
 	}
-	_, text = s.send("alice", "GET", proxy+"/%2e%2e/%2e%2e/%2e%2e/%2e%2e/about", nil)
-	attack.Check(t, "a path that leads out by %", "the machine's", map[bool]string{true: "the machine's"}[strings.Contains(
-		string(text), `"/%2e%2e/%2e%2e/%2e%2e/%2e%2e/about"`)])
 	for name, c := range map[string]struct {
 		method, path string
 		with         []string
@@ -122,7 +119,8 @@ func TestAttackPortsTokens(t *testing.T) {
 		"a page's terminal":           {"GET", at + "/terminal", []string{"Origin", "null", "Upgrade", "websocket"}, 403},
 		"another upgrade":             {"GET", proxy + "/x", []string{"Connection", "Upgrade", "Upgrade", "h2c"}, 400},
 		"a preflight":                 {"OPTIONS", proxy + "/x", nil, 405},
-		"a path that leads out":       {"GET", proxy + "/../../../../sessions", nil, 307},
+		"a path that leads out":       {"GET", proxy + "/../../../../sessions", nil, 404},
+		"a path that leads out by %":  {"GET", proxy + "/%2e%2e/%2e%2e/%2e%2e/%2e%2e/about", nil, 404},
 		"a port that is none":         {"GET", at + "/ports/65536/", nil, 400},
 		"a port that is no number":    {"GET", at + "/ports/0x50/", nil, 400},
 		"a request without its token": {"GET", proxy + "/x", []string{"Authorization", "Bearer wrong"}, 401},

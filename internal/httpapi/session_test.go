@@ -86,7 +86,7 @@ func TestSessionRequests(t *testing.T) {
 		`{"language":"cobol"}`:          "cobol",
 		`{"project":{"host":"/"}}`:      "project",
 		`{"lifeSeconds":1e9}`:           "lifeSeconds",
-		`{"env":{"A=B":"c"}}`:           "Environment",
+		`{"env":{"A=B":"c"}}`:           "A=B",
 		`{"secrets":["A","A"]}`:         "twice",
 		`{"files":[{"name":"../x"}]}`:   "content",
 		`{"image":"../../etc/passwd"}`:  "image",
