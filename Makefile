@@ -98,10 +98,11 @@ fidelity-packages: image
 packages: image
 	$(GO) run ./hack/packages $(PACKAGESFLAGS)
 
-# E2B's own tests on `unitask serve`, with E2B's published SDKs. E2B and CODE are your checkouts of e2b-dev/E2B and
-# e2b-dev/code-interpreter; one of them is enough. The host needs Python with venv, and PyPI.
+# E2B's own tests on `unitask serve`, with E2B's published SDKs, and tasks of frameworks on top of them. E2B and CODE are
+# your checkouts of e2b-dev/E2B and e2b-dev/code-interpreter; without them only the tasks run. The host needs Python with
+# venv, npm, and PyPI.
 e2b: image
-	$(GO) run ./hack/e2b -e2b "$(E2B)" -code "$(CODE)"
+	$(GO) run ./hack/e2b -tasks -e2b "$(E2B)" -code "$(CODE)"
 
 # Schemathesis on the HTTP API of `unitask serve`: requests made from its document, also wrong ones. The host needs
 # Python with venv, and PyPI. APIFLAGS="-examples 100 -seed 2" asks more.

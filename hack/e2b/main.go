@@ -44,6 +44,7 @@ type suite struct {
 func main() {
 	e2b := flag.String("e2b", "", "a checkout of github.com/e2b-dev/E2B")
 	code := flag.String("code", "", "a checkout of github.com/e2b-dev/code-interpreter")
+	tasks := flag.Bool("tasks", false, "run the tasks of frameworks on top of the SDKs")
 	flag.Parse()
 	suites := slices.DeleteFunc([]*suite{
 		{checkout: *e2b, folder: "packages/python-sdk", sdk: "e2b", template: "base"},
@@ -53,12 +54,12 @@ func main() {
 		{checkout: *code, folder: "js", sdk: "e2b-code-interpreter for JavaScript", template: "code-interpreter-v1",
 			js: true},
 	}, func(s *suite) bool { return s.checkout == "" })
-	if flag.NArg() > 0 || len(suites) == 0 {
-		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR, or both (make e2b E2B=DIR CODE=DIR)")
+	if flag.NArg() > 0 || len(suites) == 0 && !*tasks {
+		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR or -tasks (make e2b E2B=DIR CODE=DIR)")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := test(ctx, suites)
+	err := test(ctx, suites, *tasks)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2b:", err)
@@ -66,7 +67,7 @@ func main() {
 	}
 }
 
-func test(ctx context.Context, suites []*suite) error {
+func test(ctx context.Context, suites []*suite, tasks bool) error {
 	dir, err := os.MkdirTemp("", "e2b-")
 	if err != nil {
 		return err
@@ -113,7 +114,15 @@ func test(ctx context.Context, suites []*suite) error {
 		failed += names
 	}
 	fmt.Print("\nFailed:\n\n", failed)
-	return nil
+	if !tasks {
+		return nil
+	}
+	for _, template := range []string{"base", "code-interpreter-v1"} {
+		if err := warm(address, template); err != nil {
+			return fmt.Errorf("make a sandbox of %s: %w", template, err)
+		}
+	}
+	return runTasks(ctx, dir, address)
 }
 
 // command returns a command that shows its output on standard error.
@@ -188,7 +197,7 @@ func (s *suite) run(ctx context.Context, dir, python, address string) (failed st
 		cmd = command(ctx, "npx", "vitest", "run", "--reporter=junit", "--outputFile="+file)
 	}
 	cmd.Dir = filepath.Join(dir, s.sdk)
-	cmd.Env = append(os.Environ(), "E2B_API_URL="+address, "E2B_SANDBOX_URL="+address, "E2B_API_KEY="+key)
+	cmd.Env = environment(address)
 	ended := cmd.Run() // also with an error if tests failed
 	var all report
 	text, err := os.ReadFile(file)

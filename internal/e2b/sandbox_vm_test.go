@@ -52,6 +52,7 @@ func TestSandbox(t *testing.T) {
 	t.Run("input", func(t *testing.T) { b.input(t) })
 	t.Run("files", func(t *testing.T) { b.files(t) })
 	t.Run("transfers", func(t *testing.T) { b.transfers(t) })
+	t.Run("elevated", func(t *testing.T) { b.elevated(t) })
 	t.Run("watch", func(t *testing.T) { b.watch(t) })
 	t.Run("port", func(t *testing.T) { b.port(t) })
 	t.Run("control", func(t *testing.T) { b.control(t) })
