@@ -77,7 +77,9 @@ func TestAttackRapidReset(t *testing.T) {
 		true: "at most 300", false: fmt.Sprint(most)}[most-before <= 300])
 	conn.Close()
 	quiet.CloseIdleConnections()
-	testwait.Within(t, 10*time.Second, "the end of the goroutines", func() bool { return runtime.NumGoroutine() <= before+5 })
+	testwait.Within(t, 10*time.Second, "the end of the goroutines", func() bool {
+		return runtime.NumGoroutine() <= before+5
+	})
 }
 
 // attackQuiet asks as another caller, and must be answered soon.
@@ -122,8 +124,8 @@ func resetStreams(conn net.Conn, addr string, most int) int {
 			_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 		}
 		id := uint32(2*n + 1)
-		if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil ||
-			framer.WriteRSTStream(id, http2.ErrCodeCancel) != nil {
+		h := http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}
+		if framer.WriteHeaders(h) != nil || framer.WriteRSTStream(id, http2.ErrCodeCancel) != nil {
 			return n
 		}
 	}
