@@ -60,7 +60,7 @@ func TestAttackRapidReset(t *testing.T) {
 	}
 	defer conn.Close()
 	most, sent := 0, make(chan int)
-	go func() { sent <- resetStreams(conn, addr, 100_000) }()
+	go func() { sent <- resetStreams(conn, addr, 30_000) }()
 	quiet := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: with.RootCAs,
 		ServerName: "server.test"}}}
 	for ended := false; !ended; {
@@ -73,7 +73,7 @@ func TestAttackRapidReset(t *testing.T) {
 		most = max(most, runtime.NumGoroutine())
 		attackQuiet(t, quiet, addr)
 	}
-	attack.Check(t, "100,000 streams that are reset: goroutines at once", "at most 300", map[bool]string{
+	attack.Check(t, "30,000 streams that are reset: goroutines at once", "at most 300", map[bool]string{
 		true: "at most 300", false: fmt.Sprint(most)}[most-before <= 300])
 	conn.Close()
 	quiet.CloseIdleConnections()
