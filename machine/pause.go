@@ -295,6 +295,17 @@ func RemoveLeftovers(folder string) {
 	}
 }
 
+// PauseBytes returns the disk space of a pause in a folder, in bytes. The error is that of the folder.
+func PauseBytes(folder string) (bytes int64, err error) {
+	files, err := os.ReadDir(folder)
+	for _, f := range files {
+		if st, err := f.Info(); err == nil && st.Mode().IsRegular() {
+			bytes += allocated(st)
+		}
+	}
+	return bytes, err
+}
+
 // RemovePause removes the machine that was paused into a folder, and all leftovers beside it: nothing can restore
 // it.
 func RemovePause(folder string) error {

@@ -289,8 +289,7 @@ func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effe
 	return nil
 }
 
-// elsewhere returns the disk space of the paused sessions that this process does not hold. Each counts with its
-// machine's full memory. The caller holds m.mu.
+// elsewhere returns the disk space of the paused sessions that this process does not hold. The caller holds m.mu.
 func (m *Manager) elsewhere() (bytes int64) {
 	ours := map[string]bool{}
 	for s := range m.sessions {
@@ -306,8 +305,8 @@ func (m *Manager) elsewhere() (bytes int64) {
 		if ours[id] {
 			continue
 		}
-		if p, err := machine.ReadPause(pauses.Folder(id)); err == nil {
-			bytes += int64(p.Class.MemoryMB) << 20
+		if n, err := machine.PauseBytes(pauses.Folder(id)); err == nil {
+			bytes += n
 		}
 	}
 	return bytes

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/engine"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -70,8 +71,8 @@ func (m *Manager) hold(s *Session) (leave func(), err error) {
 	}, nil
 }
 
-// pausedRoom reserves room on the disk for a session's machine: all of its memory. Call give if the session is
-// not paused after all.
+// pausedRoom reserves room on the disk for a session's machine: all of its memory, until it is paused (settle). Call give
+// if the session is not paused after all.
 func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,6 +99,16 @@ func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 		m.sessions[s] = size
 	}
 	return func() { m.resumed(s) }, nil
+}
+
+// settle releases the room that a pause in a folder does not take: pages of zeros take none.
+func (m *Manager) settle(s *Session, folder string) {
+	bytes, err := machine.PauseBytes(folder)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if reserved := m.sessions[s]; err == nil && reserved > bytes {
+		m.sessions[s] = bytes
+	}
 }
 
 // resumed releases the room of a paused session.

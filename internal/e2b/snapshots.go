@@ -28,6 +28,7 @@ type snapshot struct {
 	open                  bool // its network is more than a request may want
 
 	mu      sync.Mutex // held to start a sandbox
+	resting bool       // rest is under way
 	session *unitask.Session
 }
 
@@ -72,14 +73,44 @@ func (one *snapshot) start(ctx context.Context) (*unitask.Session, error) {
 		return nil, errNoSnapshot
 	}
 	made, err := one.session.Fork(ctx, 1)
-	if again := one.session.Pause(context.WithoutCancel(ctx)); again != nil && err == nil {
-		_ = made[0].Close()
-		err = fmt.Errorf("pause the snapshot again: %w", again)
+	if again := one.session.Pause(context.WithoutCancel(ctx)); again != nil {
+		if err == nil {
+			_ = made[0].Close()
+			err = fmt.Errorf("pause the snapshot again: %w", again)
+		}
+		one.rest()
 	}
 	if err != nil {
 		return nil, err
 	}
 	return made[0], nil
+}
+
+// restPeriod is the time between two attempts to pause a snapshot.
+const restPeriod = 5 * time.Second
+
+// rest pauses a snapshot that could not be paused, as soon as there is room; one.mu is held.
+func (one *snapshot) rest() {
+	if one.resting {
+		return
+	}
+	one.resting = true
+	go func() {
+		for {
+			select {
+			case <-one.session.Done():
+				return
+			case <-time.After(restPeriod):
+			}
+			one.mu.Lock()
+			err := one.session.Pause(context.Background())
+			one.resting = err != nil
+			one.mu.Unlock()
+			if err == nil {
+				return
+			}
+		}
+	}()
 }
 
 // startAs starts a sandbox's session from a snapshot.
