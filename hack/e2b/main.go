@@ -93,6 +93,29 @@ func test(ctx context.Context, suites []*suite, tasks bool) error {
 	if err != nil {
 		return fmt.Errorf("install the SDKs in a venv (Debian's package python3-venv): %w", err)
 	}
+	fmt.Println("| tests of | tests | passed | failed | skipped | time |\n| --- | --- | --- | --- | --- | --- |")
+	failed := ""
+	for _, s := range suites { // each on a server of its own: tests leave sandboxes and templates behind
+		err := onServer(dir, []string{s.template}, func(address string) error {
+			names, err := s.run(ctx, dir, python, address)
+			failed += names
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("run the tests of %s: %w", s.sdk, err)
+		}
+	}
+	fmt.Print("\nFailed:\n\n", failed)
+	if !tasks {
+		return nil
+	}
+	return onServer(dir, []string{"base", "code-interpreter-v1"}, func(address string) error {
+		return runTasks(ctx, dir, address)
+	})
+}
+
+// onServer calls do with the address of a new server, whose templates are built.
+func onServer(dir string, templates []string, do func(address string) error) error {
 	server, address, err := serve(dir)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
@@ -101,28 +124,12 @@ func test(ctx context.Context, suites []*suite, tasks bool) error {
 		_ = server.Process.Signal(syscall.SIGTERM)
 		_ = server.Wait()
 	}()
-	fmt.Println("| tests of | tests | passed | failed | skipped | time |\n| --- | --- | --- | --- | --- | --- |")
-	failed := ""
-	for _, s := range suites {
-		if err := warm(address, s.template); err != nil {
-			return fmt.Errorf("make a sandbox of %s: %w", s.template, err)
-		}
-		names, err := s.run(ctx, dir, python, address)
-		if err != nil {
-			return fmt.Errorf("run the tests of %s: %w", s.sdk, err)
-		}
-		failed += names
-	}
-	fmt.Print("\nFailed:\n\n", failed)
-	if !tasks {
-		return nil
-	}
-	for _, template := range []string{"base", "code-interpreter-v1"} {
+	for _, template := range templates {
 		if err := warm(address, template); err != nil {
 			return fmt.Errorf("make a sandbox of %s: %w", template, err)
 		}
 	}
-	return runTasks(ctx, dir, address)
+	return do(address)
 }
 
 // command returns a command that shows its output on standard error.
