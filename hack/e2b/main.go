@@ -44,6 +44,7 @@ type suite struct {
 func main() {
 	e2b := flag.String("e2b", "", "a checkout of github.com/e2b-dev/E2B")
 	code := flag.String("code", "", "a checkout of github.com/e2b-dev/code-interpreter")
+	only := flag.String("only", "", "only the tests of SDKs whose name holds this")
 	tasks := flag.Bool("tasks", false, "run the tasks of frameworks on top of the SDKs")
 	flag.Parse()
 	suites := slices.DeleteFunc([]*suite{
@@ -53,7 +54,7 @@ func main() {
 		{checkout: *e2b, folder: "packages/js-sdk", sdk: "e2b for JavaScript", template: "base", js: true},
 		{checkout: *code, folder: "js", sdk: "e2b-code-interpreter for JavaScript", template: "code-interpreter-v1",
 			js: true},
-	}, func(s *suite) bool { return s.checkout == "" })
+	}, func(s *suite) bool { return s.checkout == "" || !strings.Contains(s.sdk, *only) })
 	if flag.NArg() > 0 || len(suites) == 0 && !*tasks {
 		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR or -tasks (make e2b E2B=DIR CODE=DIR)")
 		os.Exit(2)
