@@ -54,13 +54,13 @@ func main() {
 		{checkout: *e2b, folder: "packages/js-sdk", sdk: "e2b for JavaScript", template: "base", js: true},
 		{checkout: *code, folder: "js", sdk: "e2b-code-interpreter for JavaScript", template: "code-interpreter-v1",
 			js: true},
-	}, func(s *suite) bool { return s.checkout == "" || !strings.Contains(s.sdk, *only) })
+	}, func(s *suite) bool { return s.checkout == "" })
 	if flag.NArg() > 0 || len(suites) == 0 && !*tasks {
 		fmt.Fprintln(os.Stderr, "e2b: give -e2b DIR, -code DIR or -tasks (make e2b E2B=DIR CODE=DIR)")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := test(ctx, suites, *tasks)
+	err := test(ctx, suites, *only, *tasks)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2b:", err)
@@ -68,7 +68,7 @@ func main() {
 	}
 }
 
-func test(ctx context.Context, suites []*suite, tasks bool) error {
+func test(ctx context.Context, suites []*suite, only string, tasks bool) error {
 	dir, err := os.MkdirTemp("", "e2b-")
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func test(ctx context.Context, suites []*suite, tasks bool) error {
 	defer os.RemoveAll(dir)
 	install := "-m pip install --quiet pytest pytest-asyncio pytest-timeout pytest-dotenv pytest-xdist"
 	for _, s := range suites {
-		prepare := s.prepare
+		prepare := s.prepare // of all, because the SDKs go together
 		if s.js {
 			prepare = s.prepareJS
 		}
@@ -97,6 +97,9 @@ func test(ctx context.Context, suites []*suite, tasks bool) error {
 	fmt.Println("| tests of | tests | passed | failed | skipped | time |\n| --- | --- | --- | --- | --- | --- |")
 	failed := ""
 	for _, s := range suites { // each on a server of its own: tests leave sandboxes and templates behind
+		if !strings.Contains(s.sdk, only) {
+			continue
+		}
 		err := onServer(dir, []string{s.template}, func(address string) error {
 			names, err := s.run(ctx, dir, python, address)
 			failed += names
