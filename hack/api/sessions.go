@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,8 +13,21 @@ import (
 
 // settings are Schemathesis's, with the session that most requests name, and the run of an ended command in it.
 // Requests that end or copy a session name none that is there. Operations that take a machine get few requests.
-const settings = `[[operations]]
-include-path-regex = '^/v1/sessions/\{id\}(/(steps|commands|runs|terminal|files|tar|values|ports|pause|resume)(/|$)|$)'
+// Machines do not serve ports here, so that 502 is right.
+const settings = `hooks = "hooks"
+
+[checks.negative_data_rejection]
+expected-statuses = ["400", "404", "405", "409", "413", "415", "422", "426", "429"]
+
+[[operations]]
+include-path-regex = '/ports/'
+
+[operations.checks]
+not_a_server_error = { expected-statuses = ["2xx", "4xx", "502"] }
+negative_data_rejection = { expected-statuses = ["400", "404", "405", "422", "502"] }
+
+[[operations]]
+include-path-regex = '^/v1/sessions/\{id\}(/(steps|commands|runs|terminal|files|tar|values|ports|pause|resume)(/|$))'
 parameters = { "path.id" = %[1]q, "path.run" = %[2]q }
 
 [[operations]]
@@ -21,8 +35,20 @@ include-operation-id = ["extendSession", "forkSession", "endSession"]
 parameters = { "path.id" = "none" }
 
 [[operations]]
+include-operation-id = ["getSession"]
+parameters = { "path.id" = %[1]q }
+
+[[operations]]
 include-operation-id = ["createSession", "pauseSession", "resumeSession"]
 generation = { max-examples = %[3]d }
+`
+
+// hooks tells Schemathesis how to send a tar, which mostly is none.
+const hooks = `import schemathesis
+
+@schemathesis.serializer("application/x-tar")
+def tar(context, value):
+    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 `
 
 // fewExamples bounds the requests for an operation that takes some hundred milliseconds of a machine.
@@ -44,7 +70,8 @@ func prepare(dir, address string, examples int) error {
 		return fmt.Errorf("start a command: %w", err)
 	}
 	text := fmt.Sprintf(settings, session.ID, command.RunID, min(examples, fewExamples))
-	return os.WriteFile(filepath.Join(dir, "schemathesis.toml"), []byte(text), 0o600)
+	return errors.Join(os.WriteFile(filepath.Join(dir, "schemathesis.toml"), []byte(text), 0o600),
+		os.WriteFile(filepath.Join(dir, "hooks.py"), []byte(hooks), 0o600))
 }
 
 // maxAnswer bounds an answer, in bytes.

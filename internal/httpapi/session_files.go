@@ -61,15 +61,15 @@ func (s *Server) files(c *call, user string, names ...string) (*session.Files, e
 	return of.FilesAs(cmp.Or(user, "user"))
 }
 
-// named returns the error of an operation on a file with the name that the caller gave it: an absolute path in an error
-// may be one of the host, and is hidden. Other errors stay as they are.
+// named returns the error of an operation on a file with the name that the caller gave it, and nothing else of its
+// text: an absolute path in an error may be one of the host, and would be hidden. Other errors stay as they are.
 func named(c *call, name string, err error) error {
 	var errno syscall.Errno
-	if err == nil || !errors.As(err, new(*fs.PathError)) || !errors.As(err, &errno) {
+	if !errors.As(err, &errno) {
 		return err
 	}
 	p := problemOf(err)
-	if p.Code != "file" {
+	if p.Code != "file" { // such as the host's
 		return err
 	}
 	p.Detail = quoted(name) + ": " + errno.Error()
