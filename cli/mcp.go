@@ -263,8 +263,8 @@ func (a *app) serveMCPOverHTTP(ctx context.Context, server *mcp.Server, opts mcp
 		if len(opts.APIs) == 0 {
 			a.ui.note("serving %s://%s/mcp", scheme, at)
 		} else {
-			a.ui.note("serving %[1]s://%[2]s: its own API at /v1, MCP at /mcp, and E2B's API with "+
-				"E2B_API_URL=%[1]s://%[2]s E2B_SANDBOX_URL=%[1]s://%[2]s", scheme, at)
+			a.ui.note("serving %[1]s://%[2]s: its own HTTP API at /v1 (/openapi.json describes it), MCP at /mcp, "+
+				"and E2B's API with E2B_API_URL=%[1]s://%[2]s E2B_SANDBOX_URL=%[1]s://%[2]s", scheme, at)
 		}
 		if token != "" {
 			a.ui.note("this system does not tell whose connections are; "+

@@ -34,7 +34,11 @@ func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.
 	}
 	var all []entry
 	for _, api := range opts.APIs {
-		guarded := func(next http.Handler) http.Handler { return opts.guardFor(api.HasHost, next) }
+		embeds := func(*http.Request) bool { return false }
+		if e, ok := api.(Embedder); ok {
+			embeds = e.Embeds
+		}
+		guarded := func(next http.Handler) http.Handler { return opts.guardFor(api.HasHost, embeds, next) }
 		served := s.bounded(s.untilClosed(reached(api)))
 		named := identified(s.introduced(served))
 		all = append(all, entry{api, protect(guarded, served), guarded(http.HandlerFunc(
@@ -65,6 +69,11 @@ func (s *Server) apis(opts *HTTPOptions, protect func(guard, http.Handler) http.
 		}
 		rest.ServeHTTP(w, r)
 	})
+}
+
+// Embedder is an API with paths that pages of other sites may show pictures and frames of, without a token.
+type Embedder interface {
+	Embeds(r *http.Request) bool
 }
 
 // Refuser is an API whose errors have a form of their own. It writes the answer to a request that the server refuses.

@@ -235,11 +235,20 @@ const exposed = "Mcp-Session-Id, WWW-Authenticate, Location, Retry-After, Idempo
 // guard refuses requests for another host, and requests from a web page of another origin. A name that changes its
 // address can lead a browser here.
 func (o *HTTPOptions) guard(next http.Handler) http.Handler {
-	return o.guardFor(func(string) bool { return false }, next)
+	return o.guardFor(func(string) bool { return false }, func(*http.Request) bool { return false }, next)
 }
 
-// guardFor is guard that allows further hosts.
-func (o *HTTPOptions) guardFor(allows func(host string) bool, next http.Handler) http.Handler {
+// foreign reports whether a page of another site has a browser send a request that names no origin, for a picture or a
+// frame. Following a link is not that. Programs do not send these headers.
+func foreign(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	link := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return len(r.Header.Values("Origin")) == 0 && (site == "cross-site" || site == "same-site") && !link
+}
+
+// guardFor is guard that allows further hosts, and requests for pictures and frames from pages of other sites.
+func (o *HTTPOptions) guardFor(allows func(host string) bool, embeds func(*http.Request) bool,
+	next http.Handler) http.Handler {
 	own, _, _ := net.SplitHostPort(o.Addr)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -254,6 +263,10 @@ func (o *HTTPOptions) guardFor(allows func(host string) bool, next http.Handler)
 			http.Error(w, "this server is not "+host+": --allow-host adds names", http.StatusForbidden)
 			return
 		}
+		if o.Auth == nil && foreign(r) && !allows(host) && !embeds(r) { // nobody needs a token
+			http.Error(w, "requests of web pages of other sites are refused", http.StatusForbidden)
+			return
+		}
 		if origins := r.Header.Values("Origin"); len(origins) > 0 {
 			u, err := url.Parse(origins[0])
 			ours := err == nil && len(origins) == 1 && u.Host != "" && strings.EqualFold(u.Host, r.Host)
@@ -266,7 +279,7 @@ func (o *HTTPOptions) guardFor(allows func(host string) bool, next http.Handler)
 				w.Header().Set("Access-Control-Expose-Headers", exposed)
 				w.Header().Set("Vary", "Origin")
 				if r.Method == http.MethodOptions {
-					w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+					w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
 					w.Header().Set("Access-Control-Allow-Headers",
 						"Authorization, Content-Type, Last-Event-ID, Idempotency-Key, Range, "+
 							"Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")

@@ -423,3 +423,30 @@ func encodeKey(t *testing.T, key any) []byte {
 	}
 	return encodePEM(t, "PRIVATE KEY", der)
 }
+
+// Pages of other sites have a browser send requests without an origin: for a picture, a script or a frame. Where nobody
+// needs a token they are refused. Links, the server's own pages, and programs are not.
+func TestAttackForeignPage(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	s := newServer(t, rt, mcp.Options{})
+	url := serve(t, s, mcp.HTTPOptions{Origins: []string{"https://app.example"}})
+	for _, c := range []struct {
+		headers []string
+		want    string
+	}{
+		{nil, "200"}, {[]string{"Sec-Fetch-Site: none"}, "200"}, {[]string{"Sec-Fetch-Site: same-origin"}, "200"},
+		{[]string{"Sec-Fetch-Site: cross-site"}, "403"}, {[]string{"Sec-Fetch-Site: same-site"}, "403"},
+		{[]string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, "403"},
+		{[]string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, "403"},
+		{[]string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, "200"},
+		{[]string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors", "Origin: https://app.example"}, "200"},
+		{[]string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors", "Origin: https://evil.example"}, "403"},
+	} {
+		code, _, _ := send(t, "GET", url+"/healthz", "", c.headers...)
+		attack.Check(t, "a request with "+strings.Join(c.headers, ", "), c.want, strconv.Itoa(code))
+	}
+}

@@ -94,8 +94,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}()
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if at := path.Clean(r.URL.Path); at != r.URL.Path && at+"/" != r.URL.Path { // else the routes redirect
-		writeProblem(w, noPath(r))
+	if at := path.Clean("/" + r.URL.Path); at != r.URL.Path && at+"/" != r.URL.Path { // else the routes redirect
+		p := noPath(r)
+		p.Remedy = "send the path without empty parts, . and ..: " + quoted(at)
+		writeProblem(w, p)
 		return
 	}
 	s.routes.ServeHTTP(w, r)

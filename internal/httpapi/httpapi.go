@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"path"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -99,10 +101,18 @@ func (s *Server) operations() map[string]operation {
 // documentPath is the path of the OpenAPI document, and prefix begins the paths of all operations.
 const documentPath, prefix = "/openapi.json", "/v1/"
 
-// Serves reports whether a request is for this API.
+// Serves reports whether a request is for this API, also if its path is not clean.
 func (s *Server) Serves(r *http.Request) bool {
-	return r.URL.Path == documentPath || strings.HasPrefix(r.URL.Path, prefix)
+	at := path.Clean("/" + r.URL.Path)
+	return at == documentPath || strings.HasPrefix(at+"/", prefix) || strings.HasPrefix(r.URL.Path, prefix)
 }
+
+// portPath matches the paths of what code in a session serves.
+var portPath = regexp.MustCompile(`^/v1/sessions/[^/]+/ports/[0-9]+(/|$)`)
+
+// Embeds reports whether pages of other sites may have a request sent that names no origin. Pages of a session's code
+// have an origin of their own, and need their pictures and scripts.
+func (s *Server) Embeds(r *http.Request) bool { return portPath.MatchString(r.URL.Path) }
 
 // HasHost returns false: the API has no hosts of its own.
 func (s *Server) HasHost(string) bool { return false }

@@ -99,7 +99,7 @@ func TestParameters(t *testing.T) {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("Allow"))
 	}
 	for body, detail := range map[string]string{
-		`{}`: "required", `{"language":"python","code":1}`: "code: ", `{"language":"python","code":"1","none":1}`: "none",
+		`{}`: "lacks", `{"language":"python","code":1}`: "code: ", `{"language":"python","code":"1","none":1}`: "none",
 		`{"language":"python","code":"1","memoryMb":1}`: "memoryMb: ", `{"language":"none","code":"1"}`: "none",
 		`{"language":"python","code":"1","files":[{"name":"a"}]}`: "files",
 		`{"language":"python","code":"1","secrets":["A","A"]}`:    "twice",

@@ -61,6 +61,9 @@ func problemOf(err error) *Problem {
 	if remedy := statuses[e.Code].remedy; remedy != "" {
 		p.Remedy = remedy
 	}
+	if e.Code == "session.gone" { // the rest is for models
+		p.Detail, _, _ = strings.Cut(p.Detail, "; session with op")
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		p.Status = http.StatusGatewayTimeout
@@ -106,10 +109,34 @@ const maxPlain = 500
 // plain returns a schema's error for people: the place, and what is wrong there.
 func plain(err error) string {
 	text := placed(err)
+	for _, one := range inWords {
+		text = one.from.ReplaceAllString(text, one.to)
+	}
 	if len(text) > maxPlain {
 		text = strings.ToValidUTF8(text[:maxPlain], "") + "…"
 	}
 	return text
+}
+
+// inWords turns what a schema's errors say into words for people.
+var inWords = []struct {
+	from *regexp.Regexp
+	to   string
+}{
+	{regexp.MustCompile(`unexpected additional properties \[(.*)\]$`), "it has unknown members: $1"},
+	{regexp.MustCompile(`required: missing properties: \[(.*)\]$`), "it lacks $1"},
+	{regexp.MustCompile(`type: (?s:.*) has type "(\w+)", want "(\w+)"$`), "the type is $1, and must be $2"},
+	{regexp.MustCompile(`enum: (?s:.*) does not equal any of: \[(.*)\]$`), "use one of: $1"},
+	{regexp.MustCompile(`minimum: \S+ is less than (\d+)\.?\d*$`), "the least is $1"},
+	{regexp.MustCompile(`maximum: \S+ is greater than (\d+)\.?\d*$`), "the most is $1"},
+	{regexp.MustCompile(`exclusiveMinimum: \S+ is less than or equal to (\d+)\.?\d*$`), "it must be more than $1"},
+	{regexp.MustCompile(`minLength: (?s:.*) contains (\d+) Unicode code points, fewer than (\d+)$`),
+		"it has $1 characters, and needs $2"},
+	{regexp.MustCompile(`maxLength: (?s:.*) contains (\d+) Unicode code points, more than (\d+)$`),
+		"it has $1 characters, and the most is $2"},
+	{regexp.MustCompile(`propertyNames: pattern: ((?s:.*)) does not match regular expression "(.*)"$`),
+		"the name $1 does not match $2"},
+	{regexp.MustCompile(`pattern: (?s:.*) does not match regular expression "(.*)"$`), "it does not match $1"},
 }
 
 func placed(err error) string {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/unitask/unitask/policy"
@@ -60,6 +61,27 @@ func (s *Server) files(c *call, user string, names ...string) (*session.Files, e
 	return of.FilesAs(cmp.Or(user, "user"))
 }
 
+// named returns the error of an operation on a file with the name that the caller gave it, and nothing else of its
+// text: an absolute path in an error may be one of the host, and would be hidden. Other errors stay as they are.
+func named(c *call, name string, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return err
+	}
+	p := problemOf(err)
+	if p.Code != "file" { // such as the host's
+		return err
+	}
+	p.Detail = quoted(name) + ": " + errno.Error()
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		p.Remedy = "take a folder of the code's user, such as /work, or user root in a session with root"
+	case !errors.Is(err, syscall.ENOSPC):
+		p.Remedy = "GET /v1/sessions/" + c.text("id") + "/files/list shows what is there"
+	}
+	return p
+}
+
 // entry answers with an entry.
 func entry(status int, info session.FileInfo, err error) (*answer, error) {
 	return &answer{Status: status, Body: infoOf(info)}, err
@@ -71,7 +93,7 @@ func (s *Server) statFile(c *call) (*answer, error) {
 		return nil, err
 	}
 	info, err := of.Stat(c.r.Context(), c.text("path"))
-	return entry(http.StatusOK, info, err)
+	return entry(http.StatusOK, info, named(c, c.text("path"), err))
 }
 
 func (s *Server) listFiles(c *call) (*answer, error) {
@@ -79,12 +101,13 @@ func (s *Server) listFiles(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, more, err := of.List(c.r.Context(), cmp.Or(c.text("path"), "."), int(c.number("depth", 1)))
+	name := cmp.Or(c.text("path"), ".")
+	list, more, err := of.List(c.r.Context(), name, int(c.number("depth", 1)))
 	entries := make([]fileInfo, 0, len(list))
 	for _, info := range list {
 		entries = append(entries, infoOf(info))
 	}
-	return &answer{Body: map[string]any{"entries": entries, "more": more}}, err
+	return &answer{Body: map[string]any{"entries": entries, "more": more}}, named(c, name, err)
 }
 
 func (s *Server) removeFile(c *call) (*answer, error) {
@@ -92,7 +115,8 @@ func (s *Server) removeFile(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{Status: http.StatusNoContent}, of.Remove(c.r.Context(), c.text("path"))
+	err = of.Remove(c.r.Context(), c.text("path"))
+	return &answer{Status: http.StatusNoContent}, named(c, c.text("path"), err)
 }
 
 func (s *Server) moveFile(c *call) (*answer, error) {
@@ -105,7 +129,7 @@ func (s *Server) moveFile(c *call) (*answer, error) {
 		return nil, err
 	}
 	info, err := of.Move(c.r.Context(), in.From, in.To)
-	return entry(http.StatusOK, info, err)
+	return entry(http.StatusOK, info, named(c, in.From+" to "+in.To, err))
 }
 
 func (s *Server) makeFolder(c *call) (*answer, error) {
@@ -118,7 +142,7 @@ func (s *Server) makeFolder(c *call) (*answer, error) {
 		return nil, err
 	}
 	info, err := of.MakeDir(c.r.Context(), in.Path)
-	return entry(http.StatusCreated, info, err)
+	return entry(http.StatusCreated, info, named(c, in.Path, err))
 }
 
 // hostile sets the headers of an answer whose bytes come from a machine: a browser saves them, and never shows them.
@@ -196,9 +220,10 @@ func (s *Server) readFile(c *call) (*answer, error) {
 	part, status := span{int64(c.number("offset", 0)), int64(c.number("length", -1))}, http.StatusOK
 	h := c.w.Header()
 	ranged := false
-	if text := c.text("Range"); text != "" && part == (span{0, -1}) {
+	whole := len(box.Policy.Effective.Secrets) == 0 // else redaction changes sizes
+	if text := c.text("Range"); text != "" && whole && part == (span{0, -1}) {
 		if part, ranged, err = s.rangeOf(c.r.Context(), of, name, text, h); err != nil {
-			return nil, err
+			return nil, named(c, name, err)
 		}
 	}
 	if ranged {
@@ -206,7 +231,9 @@ func (s *Server) readFile(c *call) (*answer, error) {
 	}
 	out := &partWriter{w: c.w, length: part.length, begin: func() {
 		hostile(h, "application/octet-stream", path.Base(name))
-		h.Set("Accept-Ranges", "bytes")
+		if whole {
+			h.Set("Accept-Ranges", "bytes")
+		}
 		c.w.WriteHeader(status)
 	}}
 	shown := box.RedactTo(out)
@@ -217,7 +244,7 @@ func (s *Server) readFile(c *call) (*answer, error) {
 	if err != nil && !errors.Is(err, errEnough) {
 		h.Del("Content-Range")
 	}
-	return out.finish(err)
+	return out.finish(named(c, name, err))
 }
 
 // rangeOf returns the part of a file that a Range header names, and sets Content-Range. ok is false for a header that
@@ -316,7 +343,7 @@ func (s *Server) writeFile(c *call) (*answer, error) {
 		return nil, err
 	}
 	info, err := of.Write(c.r.Context(), c.text("path"), newUpload(c, maxUpload), fs.FileMode(mode).Perm(), nil)
-	return entry(http.StatusOK, info, uploaded(err))
+	return entry(http.StatusOK, info, named(c, c.text("path"), uploaded(err)))
 }
 
 func (s *Server) watchFiles(c *call) (*answer, error) {
@@ -374,5 +401,5 @@ func (s *Server) watchFiles(c *call) (*answer, error) {
 	if began { // its end tells all
 		return nil, nil
 	}
-	return nil, err
+	return nil, named(c, cmp.Or(c.text("path"), "."), err)
 }

@@ -70,7 +70,7 @@ func (s *Server) readFolder(c *call) (*answer, error) {
 	if e := <-sent; err == nil {
 		err = e
 	}
-	return out.finish(folderError(err))
+	return out.finish(named(c, name, folderError(err)))
 }
 
 // errCut means that a folder's tar did not come whole.
@@ -109,7 +109,8 @@ func plainTar(from io.Reader, to io.Writer) error {
 }
 
 func (s *Server) writeFolder(c *call) (*answer, error) {
-	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || kind != tarType {
+	sent := c.r.Header.Get("Content-Type") // many clients send files without one
+	if kind, _, err := mime.ParseMediaType(sent); sent != "" && (err != nil || kind != tarType) {
 		return nil, wrong(http.StatusUnsupportedMediaType, "the body's Content-Type is not "+tarType)
 	}
 	of, err := s.session(c)

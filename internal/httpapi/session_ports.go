@@ -33,7 +33,11 @@ func (s *Server) port(c *call) (*answer, error) {
 	proxy := &guestport.Proxy{Port: port, Drop: secretHeaders,
 		Prefix: fmt.Sprintf("/v1/sessions/%s/ports/%d/", of.ID, port),
 		Dial:   func(ctx context.Context) (net.Conn, error) { return dial(ctx, of, port) },
-		Failed: func(w http.ResponseWriter, _ *http.Request, err error) { writeProblem(w, s.portProblem(c, port, err)) }}
+		Failed: func(w http.ResponseWriter, _ *http.Request, err error) {
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			writeProblem(w, s.portProblem(c, port, err))
+		}}
+	c.w.Header().Del("X-Content-Type-Options") // answers have their own
 	proxy.ServeHTTP(c.w, c.r)
 	return nil, nil
 }

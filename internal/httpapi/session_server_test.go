@@ -29,8 +29,9 @@ type sessionServer struct {
 	stop func()
 }
 
-// newSessionServer serves the API for callers alice and mallory. vm tells whether it starts machines.
-func newSessionServer(t *testing.T, vm bool) *sessionServer {
+// newSessionServer serves the API for callers alice and mallory. vm tells whether it starts machines. Pages of the
+// origins may call.
+func newSessionServer(t *testing.T, vm bool, origins ...string) *sessionServer {
 	t.Helper()
 	base, err := testhome.Base()
 	if err != nil {
@@ -66,8 +67,8 @@ func newSessionServer(t *testing.T, vm bool) *sessionServer {
 	ctx, stop := context.WithCancel(context.Background())
 	at, over := make(chan net.Addr, 1), make(chan error, 1)
 	go func() {
-		over <- server.ServeHTTP(ctx, mcp.HTTPOptions{Addr: "127.0.0.1:0", Auth: tokens, APIs: []mcp.API{own}},
-			func(addr net.Addr) { at <- addr })
+		over <- server.ServeHTTP(ctx, mcp.HTTPOptions{Addr: "127.0.0.1:0", Auth: tokens, Origins: origins,
+			APIs: []mcp.API{own}}, func(addr net.Addr) { at <- addr })
 	}()
 	end := sync.OnceFunc(func() {
 		stop()

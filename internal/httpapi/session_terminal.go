@@ -116,7 +116,8 @@ func (s *Server) openTerminal(c *call) (*answer, error) {
 		t.in.Close()
 		<-t.over
 	}()
-	conn, err := websocket.Accept(c.w, c.r, nil) // which answers if it fails
+	// The server has checked the origin, and knows others than its own. Accept answers if it fails.
+	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return nil, nil
 	}

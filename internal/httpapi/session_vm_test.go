@@ -323,7 +323,7 @@ func folders(t *testing.T, s *sessionServer, at string) {
 	}
 	s.want(422, "PUT", at+"/tar?path=copy/of", text, "Content-Type", "application/x-tar")
 	s.want(404, "GET", at+"/tar?path=none", nil)
-	s.want(415, "PUT", at+"/tar?path=other", text)
+	s.want(415, "PUT", at+"/tar?path=other", text, "Content-Type", "text/plain")
 }
 
 func watching(t *testing.T, s *sessionServer, at string) {
