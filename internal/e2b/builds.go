@@ -429,6 +429,10 @@ func (s *Server) build(ctx context.Context, caller unitask.Caller, one *build, i
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("a build has %s at most", buildTime)
 	}
-	one.tell("error", work.step, err.Error())
-	s.builder.finish(one, nil, &buildReason{err.Error(), work.step, []buildLine{}})
+	reason := s.shown(caller, err).Error()
+	if len(reason) > maxLogLine {
+		reason = strings.ToValidUTF8(reason[:maxLogLine], "") + "…"
+	}
+	one.tell("error", work.step, reason)
+	s.builder.finish(one, nil, &buildReason{reason, work.step, []buildLine{}})
 }

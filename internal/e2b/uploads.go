@@ -24,13 +24,16 @@ const (
 	maxUploadedAll  = 4 << 30 // bytes of one caller's archives
 	maxUploadedEach = 100     // archives of one caller
 	uploadedTime    = time.Hour
+	uploadPause     = time.Minute // in which more of an archive must come
+	uploadRate      = 16 << 10    // bytes a second, on average
 	uploadPath      = "/templates/uploads/"
 )
 
 // uploads are the archives of all callers.
 type uploads struct {
-	mu   sync.Mutex
-	list []*archive
+	mu    sync.Mutex
+	list  []*archive
+	timer *time.Timer // removes old ones
 }
 
 // archive is a tar of files, or a place for one.
@@ -75,7 +78,17 @@ func (u *uploads) expire() {
 		}
 	}
 	clear(u.list[len(kept):])
-	u.list = kept
+	if u.list = kept; len(kept) == 0 {
+		return
+	}
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+	u.timer = time.AfterFunc(uploadedTime, func() { // they are on the disk, also if nobody asks any more
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.expire()
+	})
 }
 
 // of returns the place of a token, nil if there is none.
@@ -83,7 +96,7 @@ func (u *uploads) of(token string) *archive {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, one := range u.list {
-		if equal(token, one.token) {
+		if equal(token, one.token) && (one.coming || time.Since(one.began) < uploadedTime) {
 			return one
 		}
 	}
@@ -122,6 +135,7 @@ func (u *uploads) put(one *archive, content *os.File) {
 	if content == nil {
 		one.size = 0
 	}
+	u.expire()
 }
 
 // open returns a reader of a caller's archive.
@@ -181,19 +195,54 @@ func (s *Server) takeUpload(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	content, err := s.unnamed()
-	if err == nil {
-		if _, err = io.Copy(content, r.Body); err != nil { // of Content-Length bytes at most
-			_ = content.Close()
-			content = nil
-		}
-	}
+	content, err := s.receive(w, r)
 	s.uploads.put(one, content)
 	if err != nil {
-		s.fail(w, r, fmt.Errorf("the archive did not come whole: %w", err))
+		s.fail(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
+}
+
+// receive returns a file with the body of a request, which has Content-Length bytes.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (*os.File, error) {
+	content, err := s.unnamed()
+	if err != nil {
+		return nil, &unitask.HostError{Op: "store the archive", Err: err}
+	}
+	from := &steadyBody{from: r.Body, control: http.NewResponseController(w), began: time.Now()}
+	if _, err = io.Copy(content, from); err == nil {
+		return content, nil
+	}
+	_ = content.Close()
+	if from.failed == nil { // else it is the client's error
+		return nil, &unitask.HostError{Op: "store the archive", Err: err}
+	}
+	return nil, policy.Bad("archive", "incomplete", "did not come whole: each minute something must come, and %d bytes "+
+		"a second on average", uploadRate)
+}
+
+// steadyBody is a body that must come at a rate: its place is the caller's meanwhile.
+type steadyBody struct {
+	from    io.Reader
+	control *http.ResponseController
+	began   time.Time
+	bytes   int64
+	failed  error
+}
+
+func (b *steadyBody) Read(p []byte) (int, error) {
+	until := b.began.Add(uploadPause + time.Duration(b.bytes/uploadRate)*time.Second)
+	if soon := time.Now().Add(uploadPause); soon.Before(until) {
+		until = soon
+	}
+	_ = b.control.SetReadDeadline(until)
+	n, err := b.from.Read(p)
+	_ = b.control.SetReadDeadline(time.Time{})
+	if b.bytes += int64(n); err != nil && err != io.EOF {
+		b.failed = err
+	}
+	return n, err
 }
 
 // unnamed returns a new file in the home that has no name.

@@ -1,0 +1,74 @@
+package e2b
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// place asks for a place for an archive, and returns its path.
+func (a *api) place(hash string) string {
+	a.t.Helper()
+	link := a.want(http.StatusCreated, "GET", "/templates/any/files/"+hash, nil)
+	return strings.TrimPrefix(link["url"].(string), a.url)
+}
+
+// Callers learn no path of the host, and old archives go without a further request.
+func TestAttackUploads(t *testing.T) {
+	a := newAPI(t, false)
+	home := a.rt.Images().Home()
+	at := a.place("one")
+	if err := os.Rename(home, home+".away"); err != nil {
+		t.Fatal(err)
+	}
+	status, text := a.send("PUT", at, []byte("x"), nil)
+	if err := os.Rename(home+".away", home); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "an archive that the host can't store", "500", fmt.Sprint(status))
+	attack.Check(t, "the host's path in the answer", "hidden", map[bool]string{true: "shown", false: "hidden"}[strings.Contains(
+		string(text), home)])
+	a.want(http.StatusOK, "PUT", at, "x")
+	u := &a.e2b.uploads
+	u.mu.Lock()
+	u.list[0].began = time.Now().Add(-2 * uploadedTime)
+	content := u.list[0].content
+	u.mu.Unlock()
+	status, _ = a.send("PUT", at, []byte("x"), nil)
+	attack.Check(t, "the URL of an archive that is old", "404", fmt.Sprint(status))
+	u.put(&archive{}, nil) // as of another caller
+	_, err := content.Stat()
+	attack.Check(t, "an old archive's file", "closed", map[bool]string{true: "open", false: "closed"}[err == nil])
+}
+
+// A client keeps the place of an archive and sends nothing.
+func TestAttackSlowUpload(t *testing.T) {
+	over := make(chan error, 1)
+	hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b := &steadyBody{from: r.Body, control: http.NewResponseController(w), began: time.Now().Add(100*time.Millisecond -
+			uploadPause)}
+		_, err := b.Read(make([]byte, 10))
+		over <- err
+	}))
+	defer hs.Close()
+	conn, err := net.Dial("tcp", hs.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+	got := "waits"
+	select {
+	case err := <-over:
+		got = map[bool]string{true: "refused", false: fmt.Sprint(err)}[os.IsTimeout(err)]
+	case <-time.After(20 * time.Second):
+	}
+	attack.Check(t, "an upload without a byte in its time", "refused", got)
+}
