@@ -1,12 +1,14 @@
 package e2b
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,4 +73,25 @@ func TestAttackSlowUpload(t *testing.T) {
 	case <-time.After(20 * time.Second):
 	}
 	attack.Check(t, "an upload without a byte in its time", "refused", got)
+}
+
+// Callers upload more than the host's disk has room for.
+func TestAttackUploadsFillDisk(t *testing.T) {
+	var u uploads
+	place := func(owner string) *archive {
+		token, _, err := u.offer(owner, "hash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.of(token)
+	}
+	const free = minFree + 100<<20 // bytes
+	outcome := func(err error) string {
+		return map[bool]string{true: "no room", false: fmt.Sprint(err)}[errors.Is(err, syscall.ENOSPC)]
+	}
+	attack.Check(t, "an archive for which there is room", "<nil>", outcome(u.reserve(place("alice"), 60<<20, free)))
+	attack.Check(t, "another one while it comes", "no room", outcome(u.reserve(place("mallory"), 60<<20, free)))
+	u.put(place("alice"), nil)
+	attack.Check(t, "another one when it has not come", "<nil>", outcome(u.reserve(place("mallory"), 60<<20, free)))
+	attack.Check(t, "an archive on a full disk", "no room", outcome(u.reserve(place("eve"), 1, minFree)))
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
 )
@@ -23,6 +25,7 @@ const (
 	maxUploaded     = 1 << 30 // bytes of one archive
 	maxUploadedAll  = 4 << 30 // bytes of one caller's archives
 	maxUploadedEach = 100     // archives of one caller
+	minFree         = 1 << 30 // bytes that archives leave free on the disk
 	uploadedTime    = time.Hour
 	uploadPause     = time.Minute // in which more of an archive must come
 	uploadRate      = 16 << 10    // bytes a second, on average
@@ -103,12 +106,15 @@ func (u *uploads) of(token string) *archive {
 	return nil
 }
 
-// reserve makes room for an archive of a size, and removes the one that was there.
-func (u *uploads) reserve(one *archive, size int64) error {
+// reserve makes room for an archive of a size, and removes the one that was there. The disk has that many bytes free.
+func (u *uploads) reserve(one *archive, size, free int64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	left := int64(maxUploadedAll)
 	for _, other := range u.list {
+		if other.coming {
+			free -= other.size
+		}
 		if other.owner == one.owner && other != one {
 			left -= other.size
 		}
@@ -119,6 +125,9 @@ func (u *uploads) reserve(one *archive, size int64) error {
 	case size > min(left, maxUploaded):
 		return fmt.Errorf("an archive has %d bytes at most, yours together %d: %w", int64(maxUploaded), int64(maxUploadedAll),
 			syscall.ENOSPC)
+	}
+	if size > 0 && free-size < minFree {
+		return fmt.Errorf("the server's disk has no room for an archive of %d bytes: %w", size, syscall.ENOSPC)
 	}
 	if one.content != nil {
 		_ = one.content.Close()
@@ -191,7 +200,12 @@ func (s *Server) takeUpload(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusLengthRequired, "the archive needs a Content-Length")
 		return
 	}
-	if err := s.uploads.reserve(one, r.ContentLength); err != nil {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.opts.Runtime.Images().Home(), &st); err != nil {
+		s.fail(w, r, &unitask.HostError{Op: "store the archive", Err: err})
+		return
+	}
+	if err := s.uploads.reserve(one, r.ContentLength, int64(st.Bavail)*int64(st.Bsize)); err != nil {
 		s.fail(w, r, err)
 		return
 	}
