@@ -1,7 +1,9 @@
 package e2b
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 	"testing"
@@ -71,4 +73,32 @@ func TestAttackBuildLogs(t *testing.T) {
 	if last := all[len(all)-1].log; len(last) < 100 {
 		t.Errorf("the last build's log has %d lines", len(last))
 	}
+}
+
+// A build that was removed since a request found it neither starts nor gets tags: nothing would ever end what it makes.
+func TestAttackRemovedBuilds(t *testing.T) {
+	var b builder
+	begin := func() *build {
+		one := &build{id: newUUID(), state: waiting, tags: []string{usualTag}}
+		if err := b.begin("mine", "mallory", one); err != nil {
+			t.Fatal(err)
+		}
+		return one
+	}
+	outcome := func(err error) string {
+		return map[bool]string{true: "not found", false: fmt.Sprint(err)}[errors.Is(err, fs.ErrNotExist)]
+	}
+	swept := begin()
+	for range maxUntagged {
+		begin()
+	}
+	last := begin()
+	if err := b.start(last, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	b.finish(last, &snapshot{}, nil)
+	attack.Check(t, "the start of a build that was swept", "not found", outcome(b.start(swept, func() {})))
+	b.remove("mine", "mallory")
+	attack.Check(t, "a tag of a build whose template is deleted", "not found", outcome(b.tag(last, []string{"x"})))
+	attack.Check(t, "the start of one", "not found", outcome(b.start(last, func() {})))
 }

@@ -180,7 +180,7 @@ func (b *builder) of(template, id, owner string) (*build, error) {
 func (b *builder) start(one *build, cancel context.CancelFunc) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !slices.Contains(b.list, one.of) {
+	if !b.has(one) {
 		return errNoTemplate(one.of.name)
 	}
 	owner := one.of.owner
@@ -198,6 +198,11 @@ func (b *builder) start(one *build, cancel context.CancelFunc) error {
 	}
 	b.current[owner]++
 	return nil
+}
+
+// has reports whether a build was not removed meanwhile; b.mu is held.
+func (b *builder) has(one *build) bool {
+	return slices.Contains(b.list, one.of) && slices.Contains(one.of.builds, one)
 }
 
 // remove removes a caller's template with its builds, which end. It reports whether there was one.

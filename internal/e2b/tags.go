@@ -202,6 +202,9 @@ func (s *Server) addTags(w http.ResponseWriter, r *http.Request) {
 func (b *builder) tag(one *build, tags []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.has(one) {
+		return errNoTemplate(one.of.name)
+	}
 	if len(one.of.tags)+len(tags) > maxTags*maxUntagged {
 		return policy.Bad("tags", "more", "a template has %d at most", maxTags*maxUntagged)
 	}
