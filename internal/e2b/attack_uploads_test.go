@@ -35,8 +35,8 @@ func TestAttackUploads(t *testing.T) {
 		t.Fatal(err)
 	}
 	attack.Check(t, "an archive that the host can't store", "500", fmt.Sprint(status))
-	attack.Check(t, "the host's path in the answer", "hidden", map[bool]string{true: "shown", false: "hidden"}[strings.Contains(
-		string(text), home)])
+	shown := map[bool]string{true: "shown", false: "hidden"}[strings.Contains(string(text), home)]
+	attack.Check(t, "the host's path in the answer", "hidden", shown)
 	a.want(http.StatusOK, "PUT", at, "x")
 	u := &a.e2b.uploads
 	u.mu.Lock()
