@@ -190,7 +190,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		defer own.Wait()
 		defer server.Close() // which ends what it waits for
 		httpOpts.APIs = []mcp.API{own, e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
-			Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})}
+			Hide: server.Hide, Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})}
 	}
 	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)
 }

@@ -96,7 +96,8 @@ func (s *suite) serveE2B(rt *unitask.Runtime) (*e2bServer, error) {
 	}
 	hs := httptest.NewUnstartedServer(nil)
 	hs.Config.Handler, err = shared.Handler(mcp.HTTPOptions{Addr: hs.Listener.Addr().String(), APIs: []mcp.API{e2b.New(
-		e2b.Options{Runtime: rt, Caller: shared.Caller, Admit: shared.Admit, Log: slog.New(slog.DiscardHandler)})}})
+		e2b.Options{Runtime: rt, Caller: shared.Caller, Admit: shared.Admit, Hide: shared.Hide,
+			Log: slog.New(slog.DiscardHandler)})}})
 	if err != nil {
 		shared.Close()
 		return nil, err

@@ -31,6 +31,7 @@ const (
 	maxTags       = 20 // of one build
 	maxName       = 128
 	maxBuildLog   = 4 << 20 // bytes of a build's log
+	maxKeptLogs   = 8 << 20 // bytes of the logs of a caller's ended builds
 	maxLogEntries = 20_000
 	maxLogPage    = 1000
 	buildTime     = 30 * time.Minute
@@ -72,6 +73,7 @@ type build struct {
 	mu       sync.Mutex
 	state    string
 	ended    time.Time
+	cancel   context.CancelFunc // while it goes on
 	log      []buildLine
 	logBytes int
 	reason   *buildReason
@@ -95,8 +97,9 @@ type buildReason struct {
 
 // builder has the templates of all callers.
 type builder struct {
-	mu   sync.Mutex
-	list []*builtTemplate
+	mu      sync.Mutex
+	list    []*builtTemplate
+	current map[string]int // builds that go on, also of deleted templates, by caller
 }
 
 // validName matches the names and tags of templates.
@@ -173,29 +176,55 @@ func (b *builder) of(template, id, owner string) (*build, error) {
 	return nil, fmt.Errorf("build %.80q of template %.80q: %w", id, template, fs.ErrNotExist)
 }
 
-// start makes a waiting build the current one, if its caller does not build too many.
-func (b *builder) start(one *build) error {
+// start makes a waiting build a current one, if its caller does not build too many. cancel ends it.
+func (b *builder) start(one *build, cancel context.CancelFunc) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := 0
-	for _, t := range b.list {
-		for _, other := range t.builds {
-			if now, _ := other.now(); t.owner == one.of.owner && now == building {
-				current++
-			}
-		}
+	if !b.has(one) {
+		return errNoTemplate(one.of.name)
 	}
-	if current >= maxBuilding {
-		return &unitask.BusyError{What: fmt.Sprintf("you have %d builds under way: wait for one", current),
-			After: 10 * time.Second}
+	owner := one.of.owner
+	if n := b.current[owner]; n >= maxBuilding {
+		return &unitask.BusyError{What: fmt.Sprintf("you have %d builds under way: wait for one", n), After: 10 * time.Second}
 	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if one.state != waiting {
 		return policy.Bad("buildID", one.id, "has been started before")
 	}
-	one.state = building
+	one.state, one.cancel = building, cancel
+	if b.current == nil {
+		b.current = map[string]int{}
+	}
+	b.current[owner]++
 	return nil
+}
+
+// has reports whether a build was not removed meanwhile; b.mu is held.
+func (b *builder) has(one *build) bool {
+	return slices.Contains(b.list, one.of) && slices.Contains(one.of.builds, one)
+}
+
+// remove removes a caller's template with its builds, which end. It reports whether there was one.
+func (b *builder) remove(name, owner string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.template(name, owner)
+	if t == nil {
+		return false
+	}
+	b.list = slices.DeleteFunc(b.list, func(o *builtTemplate) bool { return o == t })
+	for _, one := range t.builds {
+		one.mu.Lock()
+		if one.cancel != nil {
+			one.cancel()
+		}
+		if one.made != nil {
+			go one.made.close()
+		}
+		one.mu.Unlock()
+	}
+	return true
 }
 
 // finish gives a build its state, and its tags if it is ready. A build that no tag names any more is removed, as is one
@@ -204,13 +233,18 @@ func (b *builder) finish(one *build, made *snapshot, reason *buildReason) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	one.mu.Lock()
-	one.made, one.reason, one.ended, one.state = made, reason, time.Now(), ready
+	one.made, one.reason, one.ended, one.state, one.cancel = made, reason, time.Now(), ready, nil
 	if reason != nil {
 		one.state = failed
 	}
 	one.mu.Unlock()
-	if reason == nil && !slices.Contains(b.list, one.of) { // it was deleted meanwhile
-		go made.close()
+	if b.current[one.of.owner]--; b.current[one.of.owner] == 0 {
+		delete(b.current, one.of.owner)
+	}
+	if !slices.Contains(b.list, one.of) { // it was deleted meanwhile
+		if made != nil {
+			go made.close()
+		}
 		return
 	}
 	if reason == nil {
@@ -219,7 +253,35 @@ func (b *builder) finish(one *build, made *snapshot, reason *buildReason) {
 		}
 	}
 	b.sweep(one.of)
+	b.trim(one.of.owner)
 }
+
+// trim drops the oldest logs of a caller's ended builds beyond maxKeptLogs; b.mu is held.
+func (b *builder) trim(owner string) {
+	var ended []*build
+	for _, t := range b.list {
+		for _, one := range t.builds {
+			if now, _ := one.now(); t.owner == owner && (now == ready || now == failed) {
+				ended = append(ended, one)
+			}
+		}
+	}
+	slices.SortFunc(ended, func(a, b *build) int { return b.ended.Compare(a.ended) }) // the last one first
+	left := maxKeptLogs
+	for _, one := range ended {
+		one.mu.Lock()
+		for _, e := range one.log {
+			left -= len(e.Message) + lineCost
+		}
+		if left < 0 {
+			one.log = []buildLine{{stamp(one.ended), "warn", "the log was dropped: later builds have long ones", "finalize"}}
+		}
+		one.mu.Unlock()
+	}
+}
+
+// lineCost is the memory of a line of a log beyond its message, in bytes.
+const lineCost = 100
 
 // maxUntagged is the number of a template's builds without a tag whose states are kept.
 const maxUntagged = 3
@@ -259,6 +321,9 @@ func (one *build) now() (string, *snapshot) {
 func (one *build) tell(level, step, message string) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
+	if !one.ended.IsZero() { // of the start command, which goes on
+		return
+	}
 	if one.logBytes += len(message); one.logBytes > maxBuildLog || len(one.log) >= maxLogEntries {
 		return
 	}
@@ -341,21 +406,24 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = in.check()
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
 	if err == nil {
-		err = s.builder.start(one)
+		err = s.builder.start(one, cancel)
 	}
 	if err != nil {
+		cancel()
 		s.fail(w, r, err)
 		return
 	}
-	go s.build(caller, one, in)
+	go func() {
+		defer cancel()
+		s.build(ctx, caller, one, in)
+	}()
 	w.WriteHeader(http.StatusAccepted)
 }
 
 // build carries out a build.
-func (s *Server) build(caller unitask.Caller, one *build, in recipe) {
-	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
-	defer cancel()
+func (s *Server) build(ctx context.Context, caller unitask.Caller, one *build, in recipe) {
 	work := &buildRun{server: s, caller: caller, build: one, recipe: in, user: defaultUser, env: map[string]string{}}
 	made, err := work.make(ctx)
 	if err == nil {
@@ -366,6 +434,10 @@ func (s *Server) build(caller unitask.Caller, one *build, in recipe) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("a build has %s at most", buildTime)
 	}
-	one.tell("error", work.step, err.Error())
-	s.builder.finish(one, nil, &buildReason{err.Error(), work.step, []buildLine{}})
+	reason := s.shown(caller, err).Error()
+	if len(reason) > maxLogLine {
+		reason = strings.ToValidUTF8(reason[:maxLogLine], "") + "…"
+	}
+	one.tell("error", work.step, reason)
+	s.builder.finish(one, nil, &buildReason{reason, work.step, []buildLine{}})
 }

@@ -362,6 +362,8 @@ func (b *buildRun) await(ctx context.Context, ended <-chan error) error {
 			ended = nil // it ended with 0, as one does that only prepares
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-b.session.Done(): // or the server closes
+			return err
 		case <-time.After(readyPeriod):
 		}
 	}

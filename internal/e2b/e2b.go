@@ -32,6 +32,8 @@ type Options struct {
 	Caller func(*http.Request) unitask.Caller
 	// Admit counts what a caller starts against its rate; a *unitask.BusyError refuses it.
 	Admit func(unitask.Caller) error
+	// Hide returns an error without what a caller must not learn of this host.
+	Hide func(unitask.Caller, error) error
 	// Tokens tells that callers have tokens. A request to a sandbox then needs the sandbox's token; otherwise the
 	// server's own user needs none for a sandbox that was created without one.
 	Tokens bool
@@ -249,12 +251,23 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if busy := new(unitask.BusyError); errors.As(err, &busy) {
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(busy.After.Seconds()))))
 	}
-	writeError(w, status, err.Error())
+	writeError(w, status, s.shown(s.opts.Caller(r), err).Error())
+}
+
+// shown returns an error as its caller may see it: one of this host without its paths. Other errors name those of the
+// machine, which is the caller's.
+func (s *Server) shown(caller unitask.Caller, err error) error {
+	if errors.As(err, new(*unitask.HostError)) || statusOf(err) == http.StatusInternalServerError {
+		return s.opts.Hide(caller, err)
+	}
+	return err
 }
 
 // statusOf returns the HTTP status of an error.
 func statusOf(err error) int {
 	switch {
+	case errors.As(err, new(*unitask.HostError)) && !errors.Is(err, syscall.ENOSPC):
+		return http.StatusInternalServerError
 	case errors.As(err, new(*policy.FieldError)), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR),
 		errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP),
 		errors.Is(err, syscall.ENOTEMPTY):

@@ -75,7 +75,7 @@ func newAPI(t *testing.T, vm bool, callers ...string) *api {
 		}
 	}
 	a := &api{t: t, url: hs.URL, rt: rt, e2b: New(Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
-		Tokens: len(callers) > 0,
+		Hide: server.Hide, Tokens: len(callers) > 0,
 		Domain: "boxes.test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})}
 	with.APIs, with.Hosts = []mcp.API{a.e2b}, []string{"boxes.test"}
 	if hs.Config.Handler, err = server.Handler(with); err != nil {

@@ -167,18 +167,9 @@ func (s *Server) updateTemplate(w http.ResponseWriter, r *http.Request) {
 
 // deleteTemplate deletes a template with its builds, or a snapshot, which the API names as a template.
 func (s *Server) deleteTemplate(w http.ResponseWriter, r *http.Request) {
-	s.builder.mu.Lock()
-	t := s.builder.template(r.PathValue("id"), s.opts.Caller(r).Name)
-	s.builder.list = slices.DeleteFunc(s.builder.list, func(o *builtTemplate) bool { return o == t })
-	s.builder.mu.Unlock()
-	if t == nil {
+	if !s.builder.remove(r.PathValue("id"), s.opts.Caller(r).Name) {
 		s.deleteSnapshot(w, r)
 		return
-	}
-	for _, one := range t.builds {
-		if _, made := one.now(); made != nil {
-			made.close()
-		}
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
@@ -211,6 +202,9 @@ func (s *Server) addTags(w http.ResponseWriter, r *http.Request) {
 func (b *builder) tag(one *build, tags []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.has(one) {
+		return errNoTemplate(one.of.name)
+	}
 	if len(one.of.tags)+len(tags) > maxTags*maxUntagged {
 		return policy.Bad("tags", "more", "a template has %d at most", maxTags*maxUntagged)
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
 )
@@ -23,14 +25,18 @@ const (
 	maxUploaded     = 1 << 30 // bytes of one archive
 	maxUploadedAll  = 4 << 30 // bytes of one caller's archives
 	maxUploadedEach = 100     // archives of one caller
+	minFree         = 1 << 30 // bytes that archives leave free on the disk
 	uploadedTime    = time.Hour
+	uploadPause     = time.Minute // in which more of an archive must come
+	uploadRate      = 16 << 10    // bytes a second, on average
 	uploadPath      = "/templates/uploads/"
 )
 
 // uploads are the archives of all callers.
 type uploads struct {
-	mu   sync.Mutex
-	list []*archive
+	mu    sync.Mutex
+	list  []*archive
+	timer *time.Timer // removes old ones
 }
 
 // archive is a tar of files, or a place for one.
@@ -75,7 +81,17 @@ func (u *uploads) expire() {
 		}
 	}
 	clear(u.list[len(kept):])
-	u.list = kept
+	if u.list = kept; len(kept) == 0 {
+		return
+	}
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+	u.timer = time.AfterFunc(uploadedTime, func() { // they are on the disk, also if nobody asks any more
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.expire()
+	})
 }
 
 // of returns the place of a token, nil if there is none.
@@ -83,19 +99,22 @@ func (u *uploads) of(token string) *archive {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, one := range u.list {
-		if equal(token, one.token) {
+		if equal(token, one.token) && (one.coming || time.Since(one.began) < uploadedTime) {
 			return one
 		}
 	}
 	return nil
 }
 
-// reserve makes room for an archive of a size, and removes the one that was there.
-func (u *uploads) reserve(one *archive, size int64) error {
+// reserve makes room for an archive of a size, and removes the one that was there. The disk has that many bytes free.
+func (u *uploads) reserve(one *archive, size, free int64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	left := int64(maxUploadedAll)
 	for _, other := range u.list {
+		if other.coming {
+			free -= other.size
+		}
 		if other.owner == one.owner && other != one {
 			left -= other.size
 		}
@@ -106,6 +125,9 @@ func (u *uploads) reserve(one *archive, size int64) error {
 	case size > min(left, maxUploaded):
 		return fmt.Errorf("an archive has %d bytes at most, yours together %d: %w", int64(maxUploaded), int64(maxUploadedAll),
 			syscall.ENOSPC)
+	}
+	if size > 0 && free-size < minFree {
+		return fmt.Errorf("the server's disk has no room for an archive of %d bytes: %w", size, syscall.ENOSPC)
 	}
 	if one.content != nil {
 		_ = one.content.Close()
@@ -122,6 +144,7 @@ func (u *uploads) put(one *archive, content *os.File) {
 	if content == nil {
 		one.size = 0
 	}
+	u.expire()
 }
 
 // open returns a reader of a caller's archive.
@@ -177,23 +200,63 @@ func (s *Server) takeUpload(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusLengthRequired, "the archive needs a Content-Length")
 		return
 	}
-	if err := s.uploads.reserve(one, r.ContentLength); err != nil {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.opts.Runtime.Images().Home(), &st); err != nil {
+		s.fail(w, r, &unitask.HostError{Op: "store the archive", Err: err})
+		return
+	}
+	if err := s.uploads.reserve(one, r.ContentLength, int64(st.Bavail)*int64(st.Bsize)); err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	content, err := s.unnamed()
-	if err == nil {
-		if _, err = io.Copy(content, r.Body); err != nil { // of Content-Length bytes at most
-			_ = content.Close()
-			content = nil
-		}
-	}
+	content, err := s.receive(w, r)
 	s.uploads.put(one, content)
 	if err != nil {
-		s.fail(w, r, fmt.Errorf("the archive did not come whole: %w", err))
+		s.fail(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
+}
+
+// receive returns a file with the body of a request, which has Content-Length bytes.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (*os.File, error) {
+	content, err := s.unnamed()
+	if err != nil {
+		return nil, &unitask.HostError{Op: "store the archive", Err: err}
+	}
+	from := &steadyBody{from: r.Body, control: http.NewResponseController(w), began: time.Now()}
+	if _, err = io.Copy(content, from); err == nil {
+		return content, nil
+	}
+	_ = content.Close()
+	if from.failed == nil { // else it is the client's error
+		return nil, &unitask.HostError{Op: "store the archive", Err: err}
+	}
+	return nil, policy.Bad("archive", "incomplete", "did not come whole: each minute something must come, and %d bytes "+
+		"a second on average", uploadRate)
+}
+
+// steadyBody is a body that must come at a rate: its place is the caller's meanwhile.
+type steadyBody struct {
+	from    io.Reader
+	control *http.ResponseController
+	began   time.Time
+	bytes   int64
+	failed  error
+}
+
+func (b *steadyBody) Read(p []byte) (int, error) {
+	until := b.began.Add(uploadPause + time.Duration(b.bytes/uploadRate)*time.Second)
+	if soon := time.Now().Add(uploadPause); soon.Before(until) {
+		until = soon
+	}
+	_ = b.control.SetReadDeadline(until)
+	n, err := b.from.Read(p)
+	_ = b.control.SetReadDeadline(time.Time{})
+	if b.bytes += int64(n); err != nil && err != io.EOF {
+		b.failed = err
+	}
+	return n, err
 }
 
 // unnamed returns a new file in the home that has no name.

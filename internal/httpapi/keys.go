@@ -118,7 +118,10 @@ func (k *keyed) load() error {
 	if err == nil {
 		err = errors.Join(json.NewEncoder(f).Encode(k.stored), f.Sync(), f.Close())
 	}
-	if err != nil {
+	if err != nil { // as on a full disk: nothing has begun, and no file may say so
+		if f != nil {
+			_ = os.Remove(k.path())
+		}
 		return &unitask.HostError{Op: "store the key", Err: err}
 	}
 	k.of.note(k.name, 0)

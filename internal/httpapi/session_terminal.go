@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -80,6 +82,7 @@ type terminal struct {
 	out   outbox
 	in    *io.PipeWriter
 	sizes chan unitask.TerminalSize
+	typed atomic.Int64  // when the command last took input, in Unix nanoseconds; future while it has not
 	over  chan struct{} // closed when res and err are there
 	res   *unitask.Result
 	err   error
@@ -129,8 +132,34 @@ func (s *Server) openTerminal(c *call) (*answer, error) {
 			_ = conn.Close(websocket.StatusPolicyViolation, err.Error())
 		}
 	}()
+	go func() {
+		defer cancel()
+		t.beat(ctx, conn)
+	}()
 	t.send(ctx, conn)
 	return nil, nil
+}
+
+// beat returns when the client is lost: it does not answer pings, or its connection has gone. While the command takes
+// no input, nobody reads the client's answers.
+func (t *terminal) beat(ctx context.Context, conn *websocket.Conn) {
+	beats := time.NewTicker(heartbeat)
+	defer beats.Stop()
+	for {
+		select {
+		case <-beats.C:
+		case <-ctx.Done():
+			return
+		}
+		asked := time.Now()
+		timed, cancel := context.WithTimeout(ctx, messageTime)
+		err := conn.Ping(timed)
+		late := timed.Err() != nil
+		cancel()
+		if err != nil && !(late && t.typed.Load() > asked.UnixNano()) {
+			return
+		}
+	}
 }
 
 // start starts the command, and returns once it runs.
@@ -178,9 +207,11 @@ func (t *terminal) receive(ctx context.Context, conn *websocket.Conn) error {
 			return nil
 		}
 		if kind == websocket.MessageBinary {
+			t.typed.Store(math.MaxInt64)
 			if _, err := t.in.Write(text); err != nil {
 				return nil
 			}
+			t.typed.Store(time.Now().UnixNano())
 			continue
 		}
 		var in struct {
