@@ -188,9 +188,11 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	if f.apis {
 		own := httpapi.New(httpapi.Options{Runtime: rt, Shared: server, Version: version(), Log: log})
 		defer own.Wait()
-		defer server.Close() // which ends what it waits for
-		httpOpts.APIs = []mcp.API{own, e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit,
-			Hide: server.Hide, Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})}
+		boxes := e2b.New(e2b.Options{Runtime: rt, Caller: server.Caller, Admit: server.Admit, Hide: server.Hide,
+			Context: server.Context(), Tokens: httpOpts.Auth != nil, Domain: f.domain, Log: log})
+		defer boxes.Wait()
+		defer server.Close() // which ends what these wait for
+		httpOpts.APIs = []mcp.API{own, boxes}
 	}
 	return a.serveMCPOverHTTP(cmd.Context(), server, httpOpts, token)
 }

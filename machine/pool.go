@@ -328,14 +328,17 @@ func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
 	if wait = p.due.Sub(now); p.ctx.Err() != nil || wait > 0 {
 		return wait
 	}
-	total, missing := 0, false
+	total, spares, missing := 0, 0, false
 	for _, s := range p.groups {
 		total += len(s.ready)
+		if s.spare != nil {
+			spares++
+		}
 	}
 	for _, s := range p.groups {
 		want := p.target(s, now)
 		full := len(s.ready) >= want || total+p.making >= p.size.Max
-		if want == 0 || (full && s.spare != nil && !s.making) {
+		if want == 0 || full && !s.making && (s.spare != nil || spares >= p.size.Max) {
 			continue
 		}
 		missing = true

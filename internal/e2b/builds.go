@@ -406,7 +406,11 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = in.check()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
+	until := s.opts.Context
+	if until == nil {
+		until = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(until, buildTime)
 	if err == nil {
 		err = s.builder.start(one, cancel)
 	}
@@ -415,17 +419,17 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	go func() {
+	s.going.Go(func() {
 		defer cancel()
 		s.build(ctx, caller, one, in)
-	}()
+	})
 	w.WriteHeader(http.StatusAccepted)
 }
 
 // build carries out a build.
 func (s *Server) build(ctx context.Context, caller unitask.Caller, one *build, in recipe) {
 	work := &buildRun{server: s, caller: caller, build: one, recipe: in, user: defaultUser, env: map[string]string{}}
-	made, err := work.make(ctx)
+	made, err := work.recovering(ctx)
 	if err == nil {
 		one.tell("info", "finalize", "the template is ready")
 		s.builder.finish(one, made, nil)

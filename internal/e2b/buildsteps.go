@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,6 +95,17 @@ type buildRun struct {
 	user       string
 	dir        string // "" is the user's home
 	env        map[string]string
+}
+
+// recovering is make. If that panics, recovering logs it, and returns an error.
+func (b *buildRun) recovering(ctx context.Context) (made *snapshot, err error) {
+	defer func() {
+		if what := recover(); what != nil {
+			b.server.opts.Log.Error("e2b: panic", "what", what, "stack", string(debug.Stack()))
+			made, err = nil, errors.New("a mistake of the server; its log has the details")
+		}
+	}()
+	return b.make(ctx)
 }
 
 // make carries out the recipe and returns the paused session that it leaves.

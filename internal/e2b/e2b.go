@@ -7,6 +7,7 @@
 package e2b
 
 import (
+	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,6 +36,8 @@ type Options struct {
 	Admit func(unitask.Caller) error
 	// Hide returns an error without what a caller must not learn of this host.
 	Hide func(unitask.Caller, error) error
+	// Context ends when the server closes, and the builds of templates with it; nil never ends.
+	Context context.Context
 	// Tokens tells that callers have tokens. A request to a sandbox then needs the sandbox's token; otherwise the
 	// server's own user needs none for a sandbox that was created without one.
 	Tokens bool
@@ -52,6 +56,7 @@ type Server struct {
 	sandboxes
 	snapshots snapshots
 	builder   builder
+	going     sync.WaitGroup // builds
 	uploads   uploads
 }
 
@@ -69,6 +74,9 @@ func New(opts Options) *Server {
 	s.code = s.interpreterRoutes()
 	return s
 }
+
+// Wait returns when the builds of templates have ended, which they do after Options.Context.
+func (s *Server) Wait() { s.going.Wait() }
 
 // Headers that name a sandbox, its port and its token.
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -94,7 +95,12 @@ func (s *Server) createRun(c *call) (*answer, error) {
 		defer cancel()
 		defer stop()
 		defer unbind()
-		return j.run(ctx)
+		return s.recovering(func() (*unitask.Result, error) { return j.run(ctx) }, func(err error) {
+			if j.id != "" {
+				j.p.end(problemOf(err))
+				s.progresses.trim()
+			}
+		})
 	}
 	if c.is("wait", true) {
 		res, err := run()
@@ -125,6 +131,21 @@ func (s *Server) createRun(c *call) (*answer, error) {
 	}
 	return &answer{Status: http.StatusAccepted, Header: http.Header{"Location": {"/v1/runs/" + id}},
 		Body: runState{id, record.Running}}, nil
+}
+
+// errPanic is the outcome of something that a mistake of this server has ended.
+var errPanic = &unitask.HostError{Op: "run", Err: errors.New("a mistake of the server; its log has the details")}
+
+// recovering runs something. If it panics, recovering logs that, and returns an error instead, also to failed.
+func (s *Server) recovering(do func() (*unitask.Result, error), failed func(error)) (res *unitask.Result, err error) {
+	defer func() {
+		if what := recover(); what != nil {
+			s.log.Error("httpapi: panic", "what", what, "stack", string(debug.Stack()))
+			res, err = nil, errPanic
+			failed(err)
+		}
+	}()
+	return do()
 }
 
 // run waits for a turn and runs the code. It releases what the run holds before it returns. The result is nil if

@@ -26,7 +26,6 @@ func TestSessionAnswers(t *testing.T) {
 		{404, "GET", "/files?path=/work/none", nil, `"/work/none": no such file`},
 		{404, "GET", "/files/list?path=none", nil, `"none": no such file`},
 		{404, "GET", "/files/watch?path=none", nil, `"none": no such file`},
-		{404, "GET", "/tar?path=none", nil, `"none": no such file`},
 		{409, "GET", "/files?path=/tmp", nil, `"/tmp": is a directory`},
 		{403, "PUT", "/files?path=/etc/none", []byte("x"), `"/etc/none": permission denied`},
 		{404, "POST", "/files/move", object{"from": "a", "to": "b"}, `"a to b": no such file`},
@@ -37,6 +36,10 @@ func TestSessionAnswers(t *testing.T) {
 		}
 	}
 	s.shell(at, "printenv API_TOKEN > secret")
+	if res, text := s.send("alice", "GET", at+"/tar?path=.", nil); res.StatusCode != 409 ||
+		!strings.Contains(string(text), `"code":"secrets"`) {
+		t.Errorf("a folder with a secret: %d %.200q", res.StatusCode, text)
+	}
 	res, text := s.send("alice", "GET", at+"/files?path=secret", nil, "Range", "bytes=0-9")
 	if res.StatusCode != 200 || res.Header.Get("Content-Range") != "" || res.Header.Get("Accept-Ranges") != "" ||
 		strings.Contains(string(text), secret[:10]) {

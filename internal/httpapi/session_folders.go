@@ -48,6 +48,11 @@ func (s *Server) readFolder(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(of.Policy.Effective.Secrets) > 0 {
+		return nil, &Problem{Status: http.StatusConflict, Code: "secrets",
+			Detail: "a session with secrets sends no folders: their files would not be redacted",
+			Remedy: "GET /v1/sessions/" + of.ID + "/files reads one file"}
+	}
 	leave, err := s.enterFolder(c)
 	if err != nil {
 		return nil, err

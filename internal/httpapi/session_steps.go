@@ -153,11 +153,13 @@ func (s *Server) detached(c *call, of *unitask.Session,
 	s.going.Go(func() {
 		defer release()
 		defer cancel()
-		res, err := do(ctx, p, func(is started) {
-			s.progresses.add(is.RunID, p)
-			c.began(is.RunID)
-			begun <- is
-		})
+		res, err := s.recovering(func() (*unitask.Result, error) {
+			return do(ctx, p, func(is started) {
+				s.progresses.add(is.RunID, p)
+				c.began(is.RunID)
+				begun <- is
+			})
+		}, func(error) {})
 		leave()
 		failed <- err
 		if res != nil {
