@@ -71,8 +71,8 @@ func (m *Manager) hold(s *Session) (leave func(), err error) {
 	}, nil
 }
 
-// pausedRoom reserves room on the disk for a session's machine: all of its memory, until it is paused (settle). Call give
-// if the session is not paused after all.
+// pausedRoom reserves room on the disk for a session's machine: all of its memory, until it is paused (settle). Call
+// give if the session is not paused after all.
 func (m *Manager) pausedRoom(s *Session) (give func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
