@@ -62,10 +62,7 @@ func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error)
 		func() *Machine { return w.pooled(spec) },
 		func() *Machine { return w.leased(ctx, spec) },
 	}
-	if spec.Life == Lasting { // the daemon's clones can't last
-		ready = ready[:1]
-	}
-	if spec.Folders != nil { // no ready clone has folders
+	if spec.Folders != nil || spec.Life == Lasting { // no ready clone has folders or can last
 		ready = nil
 	}
 	for _, ready := range ready {

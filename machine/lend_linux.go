@@ -274,7 +274,7 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 func (p *pool[M]) known(key string) (Spec, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.groups[groupKey{key, OneRun}]
+	s := p.groups[key]
 	if s == nil {
 		return Spec{}, false
 	}

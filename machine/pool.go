@@ -96,19 +96,13 @@ type pool[M standby] struct {
 	group  sync.WaitGroup
 
 	mu     sync.Mutex
-	groups map[groupKey]*group[M]
+	groups map[string]*group[M] // by the spec's key
 	making int
 	last   time.Time // of the last run
 	due    time.Time // when to replace taken machines; zero while none is missing
 	stats  PoolStats
 	fault  string // why the pool's own class can't be made
 	held   string // why no machine may be ready
-}
-
-// groupKey identifies the specs of one group: machines of one template, for runs or for sessions.
-type groupKey struct {
-	template string
-	life     Life
 }
 
 // group holds the machines of one spec.
@@ -148,7 +142,7 @@ func newPool[M standby](size PoolSize, maker making[M], memory func() (total, fr
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &pool[M]{size: size, maker: maker, memory: memory, makers: max(1, runtime.GOMAXPROCS(0)/2), ctx: ctx,
 		cancel: cancel,
-		wake:   make(chan struct{}, 1), groups: map[groupKey]*group[M]{}, last: time.Now()}
+		wake:   make(chan struct{}, 1), groups: map[string]*group[M]{}, last: time.Now()}
 	p.group.Go(p.tend)
 	return p
 }
@@ -171,11 +165,10 @@ func (p *pool[M]) fail(err error) {
 
 // groupOf returns the group for a spec. The caller holds mu.
 func (p *pool[M]) groupOf(spec Spec) *group[M] {
-	key := groupKey{spec.Key(), spec.Life}
-	s := p.groups[key]
+	s := p.groups[spec.Key()]
 	if s == nil {
 		s = &group[M]{spec: spec}
-		p.groups[key] = s
+		p.groups[spec.Key()] = s
 	}
 	return s
 }

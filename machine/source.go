@@ -192,7 +192,7 @@ func (s *Source) Warm(spec Spec) {
 	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:
-	case want == Missing && s.pool != nil && spec.Folders == nil: // the pool makes its own
+	case want == Missing && s.pool != nil && spec.Folders == nil && spec.Life == OneRun: // the pool makes its own
 	case s.opts.Warm != nil:
 		s.opts.Warm(spec.Class())
 	default:

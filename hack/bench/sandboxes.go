@@ -23,9 +23,6 @@ import (
 // sandboxTemplate is the template of the measured sandboxes, an image that every home has.
 const sandboxTemplate = "shell"
 
-// maxPooled is the target for a sandbox and its first command from a pool.
-const maxPooled = 250 * time.Millisecond
-
 // sandboxes measures sandboxes of E2B's API: the time to make one, and of its first command.
 func (s *suite) sandboxes(kernel image.Kernel, only string, rounds int) (bool, error) {
 	if kernel != image.Linux {
@@ -45,21 +42,8 @@ func (s *suite) sandboxes(kernel image.Kernel, only string, rounds int) (bool, e
 	if err != nil {
 		return false, err
 	}
-	fmt.Println("\n| E2B's API | step | p50 | p95 | p99 |\n| --- | --- | --- | --- | --- |")
-	if _, err := server.table("from a template", rounds, nil); err != nil {
-		return false, err
-	}
-	pooled, err := unitask.Open(unitask.Options{Machines: unitask.Pool(unitask.PoolSize{Max: 2}, class)})
-	if err != nil {
-		return false, err
-	}
-	defer pooled.Close()
-	if server, err = s.serveE2B(pooled); err != nil {
-		return false, err
-	}
-	defer server.close()
-	both, err := server.table("from a pool", rounds, func() error { return stocked(pooled.Pool) })
-	return ok && both <= maxPooled, err
+	fmt.Println("\n| E2B's API | p50 | p95 | p99 |\n| --- | --- | --- | --- |")
+	return ok, server.table(rounds)
 }
 
 // sessionAndCommand starts a session, runs a command, and ends the session.
@@ -147,16 +131,6 @@ func (e *e2bServer) command(id string) error {
 	return saidHello(strings.ReplaceAll(string(text), "aGVsbG8K", "hello")) // in base64
 }
 
-// stocked waits until a pool has a clone that is ready, and makes none.
-func stocked(stats func() unitask.PoolStats) error {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if st := stats(); st.Idle > 0 && st.Making == 0 {
-			return nil
-		}
-	}
-	return fmt.Errorf("the pool stays empty: %+v", stats())
-}
-
 // end kills a sandbox.
 func (e *e2bServer) end(id string) error {
 	req, err := http.NewRequest(http.MethodDelete, e.URL+"/sandboxes/"+id, nil)
@@ -179,23 +153,18 @@ func (e *e2bServer) one() error {
 	return err
 }
 
-// table prints the times of making a sandbox and of its first command, and returns the median of both together.
-func (e *e2bServer) table(name string, rounds int, before func() error) (median time.Duration, err error) {
+// table prints the times of making a sandbox, and of its first command.
+func (e *e2bServer) table(rounds int) error {
 	took := map[string][]time.Duration{}
 	for i := range rounds + 1 {
-		if before != nil && i > 0 { // demand fills the pool
-			if err := before(); err != nil {
-				return 0, err
-			}
-		}
 		var id string
 		create, err := timed(func() (err error) { id, err = e.create(); return err })
 		if err != nil {
-			return 0, err
+			return err
 		}
 		command, err := timed(func() error { return e.command(id) })
 		if err = errors.Join(err, e.end(id)); err != nil {
-			return 0, err
+			return err
 		}
 		if i > 0 {
 			took["create"] = append(took["create"], create)
@@ -204,8 +173,8 @@ func (e *e2bServer) table(name string, rounds int, before func() error) (median 
 		}
 	}
 	for _, step := range []string{"create", "first command", "both"} {
-		fmt.Printf("| %s | %s | %s | %s | %s |\n", name, step, ms(quantile(took[step], 50)), ms(quantile(took[step], 95)),
+		fmt.Printf("| %s | %s | %s | %s |\n", step, ms(quantile(took[step], 50)), ms(quantile(took[step], 95)),
 			ms(quantile(took[step], 99)))
 	}
-	return quantile(took["both"], 50), nil
+	return nil
 }
