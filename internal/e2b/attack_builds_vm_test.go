@@ -1,14 +1,19 @@
 package e2b
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testwait"
 )
@@ -79,7 +84,7 @@ func TestAttackBuildLogs(t *testing.T) {
 func TestAttackRemovedBuilds(t *testing.T) {
 	var b builder
 	begin := func() *build {
-		one := &build{id: newUUID(), state: waiting, tags: []string{usualTag}}
+		one := &build{id: uuid.NewString(), state: waiting, tags: []string{usualTag}}
 		if err := b.begin("mine", "mallory", one); err != nil {
 			t.Fatal(err)
 		}
@@ -101,4 +106,70 @@ func TestAttackRemovedBuilds(t *testing.T) {
 	b.remove("mine", "mallory")
 	attack.Check(t, "a tag of a build whose template is deleted", "not found", outcome(b.tag(last, []string{"x"})))
 	attack.Check(t, "the start of one", "not found", outcome(b.start(last, func() {})))
+}
+
+// A build that a mistake of the server ends leaves no session, and one whose session has ended is no template any more.
+func TestAttackLostBuilds(t *testing.T) {
+	a := newAPI(t, true)
+	type action = struct {
+		least int
+		do    func(*buildRun, context.Context, buildStep) error
+	}
+	var session *unitask.Session
+	actions["PANIC"] = action{0, func(b *buildRun, _ context.Context, _ buildStep) error {
+		session = b.session
+		panic("a mistake")
+	}}
+	defer delete(actions, "PANIC")
+	is := a.built(nil, "broken", object{"fromTemplate": "shell", "steps": steps([]string{"PANIC"})})
+	ended := testwait.Holds(10*time.Second, func() bool {
+		select {
+		case <-session.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	attack.Check(t, "a build that panics", "error, its session ended", fmt.Sprintf("%s, its session %s", is.Status,
+		map[bool]string{true: "ended", false: "lives"}[ended]))
+	if is = a.built(nil, "lost", object{"fromTemplate": "shell"}); is.Status != ready {
+		t.Fatalf("%+v", is)
+	}
+	_, made := a.e2b.builder.find("lost", unitask.LocalOwner(os.Geteuid())).now()
+	if err := made.session.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the build has gone", func() bool {
+		status, _ := a.send("GET", "/templates/aliases/lost", nil, nil)
+		return status == http.StatusNotFound
+	})
+}
+
+// A sandbox of a snapshot gets no more network than its request wants.
+func TestAttackSnapshotNetwork(t *testing.T) {
+	a := newAPI(t, true)
+	closed := func(hosts ...string) object {
+		return object{"network": object{"denyOut": []string{everything}, "allowOut": hosts}}
+	}
+	for name, with := range map[string]object{"some": closed("a.example"), "odd": closed(everything), "open": {}} {
+		b := a.create(nil, with)
+		a.want(http.StatusCreated, "POST", "/sandboxes/"+b.id+"/snapshots", object{"name": name})
+	}
+	for _, c := range []struct {
+		snapshot, name string
+		want           object
+		status         int
+	}{
+		{"some", "nothing", object{"allow_internet_access": false}, 400}, {"some", "another host", closed("b.example"), 400},
+		{"some", "the same host", closed("a.example"), 201}, {"odd", "nothing", object{"allow_internet_access": false}, 400},
+		{"open", "nothing", closed(), 400}, {"open", "everything", object{}, 201},
+	} {
+		c.want["templateID"], c.want["timeout"] = c.snapshot, 60
+		status, text := a.send("POST", "/v2/sandboxes", c.want, nil)
+		attack.Check(t, "a sandbox of a snapshot with "+c.snapshot+" hosts that wants "+c.name, fmt.Sprint(c.status),
+			fmt.Sprint(status))
+		if status == http.StatusCreated && !strings.Contains(string(text), "sandboxID") {
+			t.Errorf("%s", text)
+		}
+	}
 }

@@ -30,9 +30,16 @@ func TestAttackUploads(t *testing.T) {
 	if err := os.Rename(home, home+".away"); err != nil {
 		t.Fatal(err)
 	}
+	_, failed := a.e2b.receive(httptest.NewRecorder(), httptest.NewRequest("PUT", at, strings.NewReader("x")))
 	status, text := a.send("PUT", at, []byte("x"), nil)
 	if err := os.Rename(home+".away", home); err != nil {
 		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	a.e2b.fail(w, httptest.NewRequest("PUT", at, nil), failed)
+	text = append(text, w.Body.Bytes()...)
+	if !strings.Contains(fmt.Sprint(failed), home) {
+		t.Errorf("the error names no path: %v", failed)
 	}
 	attack.Check(t, "an archive that the host can't store", "500", fmt.Sprint(status))
 	shown := map[bool]string{true: "shown", false: "hidden"}[strings.Contains(string(text), home)]

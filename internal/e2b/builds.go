@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
 )
@@ -24,9 +25,8 @@ import (
 
 // Limits of a caller's templates.
 const (
-	maxBuilt      = 100 // templates
-	maxBuilds     = 50  // finished builds of all templates together
-	maxBuilding   = 2   // builds at once
+	maxBuilds     = 50 // builds, in whatever state, and templates
+	maxBuilding   = 2  // builds at once
 	maxSteps      = 500
 	maxTags       = 20 // of one build
 	maxName       = 128
@@ -64,11 +64,11 @@ type tagged struct {
 
 // build is one build of a template.
 type build struct {
-	id             string
-	of             *builtTemplate
-	cpus, memoryMB int
-	tags           []string // that it gets when it is ready
-	began          time.Time
+	id       string
+	of       *builtTemplate
+	memoryMB int
+	tags     []string // that it gets when it is ready
+	began    time.Time
 
 	mu       sync.Mutex
 	state    string
@@ -125,7 +125,7 @@ func (b *builder) template(name, owner string) *builtTemplate {
 	return nil
 }
 
-// find returns what a caller's NAME or NAME:TAG means, nil if it is no build that is ready.
+// find returns the build that a caller's NAME or NAME:TAG names, nil if there is none.
 func (b *builder) find(text, owner string) *build {
 	name, tag, _ := strings.Cut(text, ":")
 	b.mu.Lock()
@@ -145,10 +145,11 @@ func (b *builder) begin(name, owner string, next *build) error {
 	own, builds := 0, 0
 	for _, other := range b.list {
 		if other.owner == owner {
+			b.sweep(other)
 			own, builds = own+1, builds+len(other.builds)
 		}
 	}
-	if builds >= maxBuilds || t == nil && own >= maxBuilt {
+	if builds >= maxBuilds || t == nil && own >= maxBuilds {
 		return &unitask.BusyError{What: fmt.Sprintf("you have %d templates with %d builds: delete a template", own, builds),
 			After: time.Minute}
 	}
@@ -256,6 +257,18 @@ func (b *builder) finish(one *build, made *snapshot, reason *buildReason) {
 	b.trim(one.of.owner)
 }
 
+// lose removes a build whose session has ended, and its tags.
+func (b *builder) lose(one *build) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for tag, is := range one.of.tags {
+		if is.build == one {
+			delete(one.of.tags, tag)
+		}
+	}
+	one.of.builds = slices.DeleteFunc(one.of.builds, func(o *build) bool { return o == one })
+}
+
 // trim drops the oldest logs of a caller's ended builds beyond maxKeptLogs; b.mu is held.
 func (b *builder) trim(owner string) {
 	var ended []*build
@@ -295,7 +308,7 @@ func (b *builder) sweep(t *builtTemplate) {
 	untagged := 0
 	for _, one := range slices.Backward(slices.Clone(t.builds)) {
 		now, made := one.now()
-		if named[one] || now == building {
+		if named[one] || now == building || now == waiting && time.Since(one.began) < uploadedTime {
 			continue
 		}
 		if now == ready {
@@ -330,22 +343,12 @@ func (one *build) tell(level, step, message string) {
 	one.log = append(one.log, buildLine{stamp(time.Now()), level, message, step})
 }
 
-// newUUID returns a random UUID (RFC 9562, version 4), the form of builds' ids.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	text := hex.EncodeToString(b[:])
-	return strings.Join([]string{text[:8], text[8:12], text[12:16], text[16:20], text[20:]}, "-")
-}
-
 // requestBuild begins a build, which startBuild starts.
 func (s *Server) requestBuild(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Name     string   `json:"name"`
 		Alias    string   `json:"alias"`
 		Tags     []string `json:"tags"`
-		CPUs     int      `json:"cpuCount"`
 		MemoryMB int      `json:"memoryMB"`
 	}
 	if !readBody(w, r, &in) {
@@ -368,7 +371,7 @@ func (s *Server) requestBuild(w http.ResponseWriter, r *http.Request) {
 	if len(tags) == 0 {
 		tags = []string{usualTag}
 	}
-	next := &build{id: newUUID(), cpus: 1, memoryMB: in.MemoryMB, tags: tags, began: time.Now(), state: waiting}
+	next := &build{id: uuid.NewString(), memoryMB: in.MemoryMB, tags: tags, began: time.Now(), state: waiting}
 	if err == nil {
 		err = s.opts.Admit(s.opts.Caller(r))
 	}
@@ -428,11 +431,15 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request) {
 
 // build carries out a build.
 func (s *Server) build(ctx context.Context, caller unitask.Caller, one *build, in recipe) {
-	work := &buildRun{server: s, caller: caller, build: one, recipe: in, user: defaultUser, env: map[string]string{}}
+	work := &buildRun{server: s, caller: caller, build: one, recipe: in, env: map[string]string{}}
 	made, err := work.recovering(ctx)
 	if err == nil {
 		one.tell("info", "finalize", "the template is ready")
 		s.builder.finish(one, made, nil)
+		go func() { // as at the end of its life
+			<-made.session.Done()
+			s.builder.lose(one)
+		}()
 		return
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

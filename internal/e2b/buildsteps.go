@@ -115,7 +115,7 @@ func (b *buildRun) make(ctx context.Context) (made *snapshot, err error) {
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
+		if made == nil { // also after a panic
 			_ = b.session.Close()
 		}
 	}()
@@ -130,12 +130,23 @@ func (b *buildRun) make(ctx context.Context) (made *snapshot, err error) {
 	if err := b.boot(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.session.Pause(ctx); err != nil {
-		return nil, err
+	for {
+		err := b.session.Pause(ctx)
+		if err == nil {
+			break
+		}
+		if !errors.As(err, new(*unitask.BusyError)) {
+			return nil, err
+		}
+		select { // room for it may come
+		case <-time.After(restPeriod):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 	effective := b.session.Policy.Effective
-	return &snapshot{id: b.build.of.id, owner: b.caller.Name, cpus: b.build.cpus, memoryMB: effective.MemoryMB,
-		session: b.session, open: true, interprets: b.interprets, setup: setup{user: b.user, dir: b.dir, env: b.env}}, nil
+	return &snapshot{id: b.build.of.id, owner: b.caller.Name, cpus: 1, memoryMB: effective.MemoryMB,
+		session: b.session, interprets: b.interprets, setup: setup{user: b.user, dir: b.dir, env: b.env}}, nil
 }
 
 // begin starts the session of the template that the recipe begins with.
@@ -250,6 +261,7 @@ func (b *buildRun) userStep(_ context.Context, step buildStep) error {
 // copyScript unpacks the files of a COPY step, as Dockerfiles have it: the contents of a folder, or a file, or what a
 // pattern names. Its arguments are the archive, the source, the target, the owner, and the mode or "".
 const copyScript = `set -eu
+shopt -s dotglob
 archive=$1 source=$2 target=$3 owner=$4 mode=$5
 from=$(mktemp -d)
 trap 'rm -rf -- "$from" "$archive"' EXIT
@@ -301,16 +313,17 @@ func (b *buildRun) copyStep(ctx context.Context, step buildStep) error {
 			target += "/"
 		}
 	}
-	content, err := b.server.uploads.open(b.caller.Name, step.Files)
+	content, size, err := b.server.uploads.open(b.caller.Name, step.Files)
 	if err != nil {
 		return err
 	}
+	defer content.Close()
 	files, err := b.session.FilesAs("root")
 	if err != nil {
 		return err
 	}
 	archive := "/tmp/.copy-" + rand.Text()
-	if _, err := files.Write(ctx, archive, content, 0o600, nil); err != nil {
+	if _, err := files.Write(ctx, archive, io.NewSectionReader(content, 0, size), 0o600, nil); err != nil {
 		return err
 	}
 	return b.run(ctx, "root", "/bin/bash", "-c", copyScript, "copy", archive, source, target, owner, mode)
@@ -420,5 +433,3 @@ func (l *logWriter) flush() {
 func (l *logWriter) tell(line []byte) {
 	l.to.tell("info", l.step, strings.ToValidUTF8(string(bytes.TrimSuffix(line, []byte("\r"))), "\uFFFD"))
 }
-
-var _ io.Writer = (*logWriter)(nil)

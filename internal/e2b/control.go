@@ -178,7 +178,9 @@ func (s *Server) create(secure bool, usual time.Duration) http.HandlerFunc {
 func (s *Server) begin(ctx context.Context, box *sandbox, memoryMB int) error {
 	from := s.snapshots.find(box.template, box.caller.Name)
 	if one := s.builder.find(box.template, box.caller.Name); one != nil {
-		_, from = one.now()
+		if _, from = one.now(); from == nil { // it has just been removed
+			return errNoTemplate(box.template)
+		}
 	}
 	if from != nil {
 		return from.startAs(ctx, box)

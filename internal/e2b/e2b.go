@@ -162,7 +162,7 @@ func (s *Server) Caller(r *http.Request) (string, http.Handler) {
 		}
 	}
 	if id == "" {
-		if owner, is := s.uploader(r); is && owner != "" {
+		if owner := s.uploader(r); owner != "" {
 			return owner, nil
 		}
 		if key := r.Header.Get(keyHeader); key != "" && r.Header.Get("Authorization") == "" {

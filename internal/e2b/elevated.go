@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -50,8 +51,8 @@ func (box *sandbox) makeFolder(ctx context.Context, of *session.Files, user, nam
 	if !errors.Is(err, fs.ErrPermission) || user == "root" {
 		return info, err
 	}
-	if err := box.give(ctx, user, name, "folder"); err != nil {
-		return session.FileInfo{}, err
+	if box.give(ctx, user, name, "folder") != nil {
+		return info, err
 	}
 	return of.Stat(ctx, name)
 }
@@ -59,14 +60,21 @@ func (box *sandbox) makeFolder(ctx context.Context, of *session.Files, user, nam
 // maxReplayed bounds the bytes that are sent before the machine refuses to write, and so may be sent again.
 const maxReplayed = 1 << 20
 
-// replayed keeps the first bytes that were read.
+// replayed keeps the first bytes that were read, for a second reader.
 type replayed struct {
+	mu   sync.Mutex // held while it reads
 	from io.Reader
 	kept []byte
 	lost bool // there were more
+	over bool // a second reader has the rest
 }
 
 func (r *replayed) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return 0, io.EOF
+	}
 	n, err := r.from.Read(p)
 	if r.lost = r.lost || len(r.kept)+n > maxReplayed; r.lost {
 		r.kept = nil
@@ -76,22 +84,35 @@ func (r *replayed) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// again returns a reader of the same bytes from the first on. It waits for a Read that goes on: the first reader gets no
+// more. ok is false if too many were read.
+func (r *replayed) again() (all io.Reader, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	return io.MultiReader(bytes.NewReader(r.kept), r.from), !r.lost
+}
+
 // writeFile writes a file for a user, where only root may if need be.
 func (box *sandbox) writeFile(ctx context.Context, of *session.Files, user, name string, from io.Reader,
 	metadata map[string]string) (session.FileInfo, error) {
 	content := &replayed{from: from}
 	info, err := of.Write(ctx, name, content, 0o644, metadata)
-	if !errors.Is(err, fs.ErrPermission) || user == "root" || content.lost {
+	if !errors.Is(err, fs.ErrPermission) || user == "root" {
 		return info, err
+	}
+	refused := err
+	all, ok := content.again()
+	if !ok {
+		return info, refused
 	}
 	root, err := box.session.FilesAs("root")
 	if err == nil {
 		err = box.give(ctx, user, path.Dir(name), "folder")
 	}
 	if err != nil {
-		return info, err
+		return info, refused
 	}
-	all := io.MultiReader(bytes.NewReader(content.kept), from)
 	if info, err = root.Write(ctx, name, all, 0o644, metadata); err != nil {
 		return info, err
 	}

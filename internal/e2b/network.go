@@ -52,14 +52,10 @@ func (c *networkConfig) check() error {
 	return nil
 }
 
-// closed reports whether a sandbox wants less than the whole network.
-func (c *networkConfig) closed(internet *bool) bool {
-	return internet != nil && !*internet || slices.Contains(c.DenyOut, everything)
-}
-
 // grant asks for a sandbox's network: everything, unless the request wants less. The caller's ceiling may cut it.
 func (c *networkConfig) grant(req *unitask.Request, internet *bool) {
-	if !c.closed(internet) {
+	closed := internet != nil && !*internet || slices.Contains(c.DenyOut, everything)
+	if !closed {
 		req.AllowNetAny = true
 		return
 	}
@@ -73,6 +69,14 @@ func (c *networkConfig) grant(req *unitask.Request, internet *bool) {
 		}
 		req.AllowNet = append(req.AllowNet, strings.ToLower(to))
 	}
+}
+
+// reach returns what a sandbox's network reaches: every host, or hosts in order.
+func (c *networkConfig) reach(internet *bool) (every bool, hosts []string) {
+	var req unitask.Request
+	c.grant(&req, internet)
+	slices.Sort(req.AllowNet)
+	return req.AllowNetAny, slices.Compact(req.AllowNet)
 }
 
 // setNetwork refuses to change a sandbox's network: its policy is part of its record.

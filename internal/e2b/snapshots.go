@@ -24,8 +24,9 @@ type snapshot struct {
 	id, name, owner, from string
 	cpus, memoryMB        int
 	setup                 setup
-	interprets            bool // its sandboxes begin with a kernel
-	open                  bool // its network is more than a request may want
+	interprets            bool          // its sandboxes begin with a kernel
+	network               networkConfig // of its sandboxes, with internet
+	internet              *bool
 
 	mu      sync.Mutex // held to start a sandbox
 	resting bool       // rest is under way
@@ -115,14 +116,17 @@ func (one *snapshot) rest() {
 
 // startAs starts a sandbox's session from a snapshot.
 func (one *snapshot) startAs(ctx context.Context, box *sandbox) error {
-	if one.open && box.network.closed(box.internet) {
-		return policy.Bad("network", "less than the template's", "a sandbox has the network of its snapshot or build")
+	if any, hosts := box.network.reach(box.internet); !any {
+		if has, of := one.network.reach(one.internet); has || !slices.Equal(hosts, of) {
+			return policy.Bad("network", "other than the template's", "a sandbox has the network of its snapshot or build")
+		}
 	}
 	made, err := one.start(ctx)
 	if err != nil {
 		return err
 	}
 	box.session, box.cpus, box.memoryMB, box.template, box.setup = made, one.cpus, one.memoryMB, one.id, one.setup
+	box.network.AllowOut, box.network.DenyOut, box.internet = one.network.AllowOut, one.network.DenyOut, one.internet
 	if box.interprets = one.interprets; box.interprets && !box.building {
 		go box.warmUp()
 	}
@@ -169,7 +173,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, box *sandbox) 
 	}
 	one := &snapshot{id: "snap" + strings.ToLower(rand.Text())[:16], name: strings.TrimSuffix(in.Name, ":default"),
 		owner: box.caller.Name, from: box.id, cpus: box.cpus, memoryMB: box.memoryMB, setup: box.setup,
-		open: !box.network.closed(box.internet)}
+		network: box.network, internet: box.internet}
 	if err := s.snapshots.reserve(one); err != nil {
 		s.fail(w, r, err)
 		return

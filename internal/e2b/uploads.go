@@ -53,17 +53,24 @@ func (u *uploads) offer(owner, hash string) (token string, present bool, err err
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.expire()
-	own := 0
+	own, oldest := 0, time.Now()
 	for _, one := range u.list {
 		if one.owner == owner && one.hash == hash {
+			if one.content != nil {
+				one.began = time.Now() // the build that asks needs it
+			}
 			return one.token, one.content != nil, nil
 		}
 		if one.owner == owner {
 			own++
+			if one.began.Before(oldest) {
+				oldest = one.began
+			}
 		}
 	}
 	if own >= maxUploadedEach {
-		return "", false, &unitask.BusyError{What: "you have uploaded too many archives for builds", After: time.Minute}
+		return "", false, &unitask.BusyError{What: fmt.Sprintf("you have uploaded %d archives for builds, which is the most; "+
+			"each is removed an hour after its last use", own), After: time.Until(oldest.Add(uploadedTime))}
 	}
 	one := &archive{owner: owner, hash: hash, token: newToken() + newToken(), began: time.Now()}
 	u.list = append(u.list, one)
@@ -147,16 +154,20 @@ func (u *uploads) put(one *archive, content *os.File) {
 	u.expire()
 }
 
-// open returns a reader of a caller's archive.
-func (u *uploads) open(owner, hash string) (io.Reader, error) {
+// open returns a caller's archive, and its size. The caller closes it: the archive itself may be removed meanwhile.
+func (u *uploads) open(owner, hash string) (content *os.File, size int64, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, one := range u.list {
 		if one.owner == owner && one.hash == hash && one.content != nil {
-			return io.NewSectionReader(one.content, 0, one.size), nil
+			fd, err := unix.FcntlInt(one.content.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				return nil, 0, &unitask.HostError{Op: "open the archive", Err: err}
+			}
+			return os.NewFile(uintptr(fd), "archive"), one.size, nil
 		}
 	}
-	return nil, fmt.Errorf("files %.80q have not been uploaded, or more than %s ago: %w", hash, uploadedTime,
+	return nil, 0, fmt.Errorf("files %.80q have not been uploaded, or more than %s ago: %w", hash, uploadedTime,
 		fs.ErrNotExist)
 }
 
@@ -181,12 +192,13 @@ func (s *Server) uploadLink(w http.ResponseWriter, r *http.Request) {
 }
 
 // uploader returns the caller to whom the URL of an upload belongs, "" for another URL.
-func (s *Server) uploader(r *http.Request) (owner string, is bool) {
-	token, is := strings.CutPrefix(r.URL.Path, uploadPath)
-	if one := s.uploads.of(token); is && one != nil {
-		return one.owner, true
+func (s *Server) uploader(r *http.Request) string {
+	if token, is := strings.CutPrefix(r.URL.Path, uploadPath); is {
+		if one := s.uploads.of(token); one != nil {
+			return one.owner
+		}
 	}
-	return "", is
+	return ""
 }
 
 // takeUpload takes the files of a COPY step.
