@@ -25,7 +25,7 @@ func (s *Server) answerQuestion(c *call) (*answer, error) {
 		Verdict unitask.Verdict `json:"verdict"`
 	}
 	if err := c.decode(&in); err != nil {
-		return nil, wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+		return nil, err
 	}
 	rec, err := s.record(c)
 	if err != nil {

@@ -78,8 +78,13 @@ func (c *call) is(name string, usual bool) bool {
 	return usual
 }
 
-// decode reads the body, which is valid by its schema.
-func (c *call) decode(into any) error { return json.Unmarshal(c.body, into) }
+// decode reads the body, which is valid by its schema. The error is a *Problem.
+func (c *call) decode(into any) error {
+	if err := json.Unmarshal(c.body, into); err != nil {
+		return wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+	}
+	return nil
+}
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {

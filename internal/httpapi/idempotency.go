@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/record"
 )
@@ -41,9 +42,9 @@ func (s *Server) once(c *call, op *described, key string, do operation) (*answer
 	if k.found {
 		return s.replay(c, op, k, request)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.r.Context()))
-	defer cancel()
-	defer context.AfterFunc(s.shared.Context(), cancel)()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.r.Context()))
+	defer cancel(nil)
+	defer context.AfterFunc(s.shared.Context(), func() { cancel(unitask.ErrClosed) })()
 	c.r, c.key = c.r.WithContext(ctx), k
 	got, err := do(c)
 	switch {

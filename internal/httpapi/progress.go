@@ -19,6 +19,7 @@ const (
 	keptBytes   = 1 << 20          // of one run's events; older ones are dropped
 	eventCost   = 64               // bytes of an event beyond its data
 	allBytes    = 64 << 20         // of all ended runs' events; those of the run that ended first are dropped
+	callerBytes = allBytes / 8     // of one caller's ended runs' events
 	keptTime    = 10 * time.Minute // after its end
 	maxFinished = 64               // finished runs of one caller whose events are kept
 	heartbeat   = 15 * time.Second // between comments on a stream without events
@@ -200,12 +201,16 @@ func (ps *progresses) trim() {
 		p.mu.Unlock()
 	}
 	slices.SortFunc(finished, func(a, b old) int { return b.ended.Compare(a.ended) }) // the last one first
-	bytes, own := 0, map[string]int{}
+	bytes, own, ownBytes := 0, map[string]int{}, map[string]int{}
 	for _, one := range finished {
 		own[one.caller]++
-		if bytes += one.bytes; bytes > allBytes || own[one.caller] > maxFinished || time.Since(one.ended) > keptTime {
+		ownBytes[one.caller] += one.bytes
+		if own[one.caller] > maxFinished || ownBytes[one.caller] > callerBytes || bytes+one.bytes > allBytes ||
+			time.Since(one.ended) > keptTime {
 			delete(ps.all, one.id)
+			continue
 		}
+		bytes += one.bytes
 	}
 }
 

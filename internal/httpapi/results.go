@@ -29,8 +29,8 @@ type runResult struct {
 }
 
 // resultOf returns a result with what its record has of the streams. Without memory for them it leaves them out: the
-// run has ended, and asking again would not be better.
-func (s *Server) resultOf(ctx context.Context, res *unitask.Result) *runResult {
+// run has ended, and asking again would not be better. more is the JSON of the rest, in bytes: a call draws memory once.
+func (s *Server) resultOf(ctx context.Context, res *unitask.Result, more int64) *runResult {
 	var bytes int64
 	files, sizes := map[string]*os.File{}, map[string]int64{}
 	for _, name := range []string{record.StdoutFile, record.StderrFile} {
@@ -45,7 +45,7 @@ func (s *Server) resultOf(ctx context.Context, res *unitask.Result) *runResult {
 		}
 	}
 	r := &runResult{}
-	if s.shared.Draw(ctx, bytes*escapedByte) != nil {
+	if s.shared.Draw(ctx, bytes*escapedByte+more) != nil {
 		r.ResultJSON, r.Cut = res.JSON(), []string{"stdout", "stderr"}
 		return r
 	}
@@ -160,11 +160,8 @@ func (s *Server) resultAnswer(c *call, rec *record.Record) (*answer, error) {
 			Detail: "the run has no result: its process ended before it did",
 			Remedy: "GET /v1/runs/" + rec.ID + " has what is known; look whether it has had effects before it is run again"}
 	}
-	if err := s.shared.Draw(c.r.Context(), int64(len(rec.Result))); err != nil {
-		return nil, err
-	}
 	s.shared.HideResult(c.caller, &res)
-	return &answer{Body: s.resultOf(c.r.Context(), &res)}, nil
+	return &answer{Body: s.resultOf(c.r.Context(), &res, int64(len(rec.Result)))}, nil
 }
 
 func (s *Server) listArtifacts(c *call) (*answer, error) {

@@ -70,7 +70,7 @@ type job struct {
 func (s *Server) createRun(c *call) (*answer, error) {
 	var in runBody
 	if err := c.decode(&in); err != nil {
-		return nil, wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+		return nil, err
 	}
 	req, err := s.shared.Request(c.caller, c.body, false)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Server) createRun(c *call) (*answer, error) {
 		if res == nil {
 			return nil, err
 		}
-		return &answer{Body: s.resultOf(c.r.Context(), res)}, nil
+		return &answer{Body: s.resultOf(c.r.Context(), res, 0)}, nil
 	}
 	release := c.keepLease()
 	ended := make(chan error, 1)

@@ -100,11 +100,9 @@ func (s *Server) view(c *call, id string) (sessionView, error) {
 			return viewOf(one), nil
 		}
 	}
-	_, err := s.shared.Session(c.r.Context(), c.caller, id)
-	if err == nil { // it began in between
-		return s.view(c, id)
-	}
-	return sessionView{}, err
+	return sessionView{}, &Problem{Status: http.StatusNotFound, Code: "session.gone",
+		Detail: "there is no session " + quoted(id) + " of yours: it has ended, or never was",
+		Remedy: statuses["session.gone"].remedy}
 }
 
 func (s *Server) listSessions(c *call) (*answer, error) {
@@ -141,7 +139,7 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 func (s *Server) sessionRequest(c *call) (req unitask.SessionRequest, err error) {
 	var in newSession
 	if err := c.decode(&in); err != nil {
-		return req, wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+		return req, err
 	}
 	req = unitask.SessionRequest{Life: seconds(in.LifeSeconds), Idle: seconds(in.IdleSeconds), Root: in.Root}
 	if req.Request, err = s.shared.Request(c.caller, c.body, true); err != nil {
@@ -164,12 +162,7 @@ func (s *Server) createSession(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.shared.Begin()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	leave, err := s.shared.Enter(c.r.Context(), c.caller)
+	leave, err := s.turn(c.r.Context(), c.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +172,6 @@ func (s *Server) createSession(c *call) (*answer, error) {
 	}
 	made, err := s.shared.NewSession(c.r.Context(), c.caller, req)
 	leave()
-	done()
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +226,7 @@ func (s *Server) change(c *call, do func(*unitask.Session) error) (*answer, erro
 func (s *Server) forkSession(c *call) (*answer, error) {
 	var in struct{ Count int }
 	if err := c.decode(&in); err != nil {
-		return nil, wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+		return nil, err
 	}
 	of, err := s.session(c)
 	if err == nil {
@@ -244,16 +236,19 @@ func (s *Server) forkSession(c *call) (*answer, error) {
 		return nil, err
 	}
 	forks, err := of.Fork(c.r.Context(), cmp.Or(in.Count, 1))
+	if err != nil {
+		return nil, err
+	}
+	c.began(forks[0].ID)
 	list := []sessionView{}
 	for _, fork := range forks {
 		s.shared.Keep(fork, c.caller)
-		if view, err := s.view(c, fork.ID); err == nil {
+		if view, err := s.view(c, fork.ID); err == nil { // else it has ended
 			list = append(list, view)
 		}
-		c.began(forks[0].ID)
 	}
 	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.ID, b.ID) })
-	return &answer{Status: http.StatusCreated, Body: map[string]any{"sessions": list}}, err
+	return &answer{Status: http.StatusCreated, Body: map[string]any{"sessions": list}}, nil
 }
 
 func (s *Server) listValues(c *call) (*answer, error) {

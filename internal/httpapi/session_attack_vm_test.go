@@ -234,8 +234,16 @@ func TestAttackSlowReaders(t *testing.T) {
 	testwait.Until(t, "the command has ended", func() bool { return len(s.list(at)) == 0 })
 
 	s.shell(at, "head -c 64M /dev/zero > big")
-	fmt.Fprintf(raw, "GET %s/files?path=big HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n", at,
+	other, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	fmt.Fprintf(other, "GET %s/files?path=big HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n", at,
 		tokenOf("alice"))
+	if line, err := bufio.NewReaderSize(other, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Fatal(line, err)
+	}
 	if got := s.want(200, "POST", at+"/steps", object{"code": "1 + 1"}); got["value"] != "2" {
 		t.Errorf("while a client reads nothing of a file: %+v", got)
 	}

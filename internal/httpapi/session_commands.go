@@ -68,7 +68,7 @@ func (t *terminalSize) terminal() *unitask.Terminal {
 func (s *Server) runCommand(c *call) (*answer, error) {
 	var in commandRequest
 	if err := c.decode(&in); err != nil {
-		return nil, wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+		return nil, err
 	}
 	wait := c.is("wait", true)
 	if wait && (in.Interactive || in.Terminal != nil) {
@@ -81,7 +81,8 @@ func (s *Server) runCommand(c *call) (*answer, error) {
 	does := unitask.Command{Args: in.Args, Dir: in.Dir, Env: in.Env, User: in.User,
 		Stdin: strings.NewReader(in.Stdin)}
 	if wait {
-		does.Timeout, does.ResultBytes = limit(of, in.TimeoutSeconds), shownBytes
+		does.Timeout, does.ResultBytes = limit(of, in.TimeoutSeconds), shownBytes+1
+		does.Started = func(is session.Running) { c.began(is.RunID) }
 		return s.attended(c, func(ctx context.Context) (*unitask.Result, error) { return of.Exec(ctx, does) })
 	}
 	if err := s.shared.Admit(c.caller); err != nil {
@@ -104,8 +105,8 @@ func (s *Server) runCommand(c *call) (*answer, error) {
 			s.sessions.add(one)
 			began(started{is.RunID, of.ID, is.PID})
 		}
+		defer s.sessions.remove(one)
 		res, err := of.Exec(ctx, does)
-		s.sessions.remove(one)
 		stdout.flush()
 		stderr.flush()
 		return res, err
@@ -262,7 +263,7 @@ func (s *Server) signalCommand(c *call) (*answer, error) {
 func (s *Server) resizeCommand(c *call) (*answer, error) {
 	var in terminalSize
 	if err := c.decode(&in); err != nil {
-		return nil, wrong(http.StatusUnprocessableEntity, "the body: "+err.Error())
+		return nil, err
 	}
 	one, err := s.command(c)
 	if err != nil {

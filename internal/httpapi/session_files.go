@@ -221,6 +221,11 @@ func (s *Server) readFile(c *call) (*answer, error) {
 	h := c.w.Header()
 	ranged := false
 	whole := len(box.Policy.Effective.Secrets) == 0 // else redaction changes sizes
+	if !whole && part.from > 0 {
+		return nil, &Problem{Status: http.StatusConflict, Code: "secrets",
+			Detail: "a session with secrets sends files from their beginning: a secret that begins before the offset would show",
+			Remedy: "leave offset out"}
+	}
 	if text := c.text("Range"); text != "" && whole && part == (span{0, -1}) {
 		if part, ranged, err = s.rangeOf(c.r.Context(), of, name, text, h); err != nil {
 			return nil, named(c, name, err)

@@ -11,6 +11,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/hostfiles"
 )
 
@@ -66,7 +67,7 @@ func (s *Server) readFolder(c *call) (*answer, error) {
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		err := plainTar(r, out)
+		_, err := s.recovering(func() (*unitask.Result, error) { return nil, plainTar(r, out) }, func(error) {})
 		r.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		sent <- err
 	}()

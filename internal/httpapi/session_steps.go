@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -38,6 +40,12 @@ type sessionResult struct {
 // sessionResultOf returns a result as its caller may see it. all is false if the streams are elsewhere.
 func (s *Server) sessionResultOf(caller unitask.Caller, res *unitask.Result, all bool) sessionResult {
 	s.shared.HideResult(caller, res)
+	var cut [2]bool
+	for i, text := range []*[]byte{&res.Stdout, &res.Stderr} {
+		if cut[i] = len(*text) > shownBytes; cut[i] {
+			*text = (*text)[:whole((*text)[:shownBytes])]
+		}
+	}
 	wire := res.JSON()
 	out := sessionResult{RunID: res.RunID, Session: res.Session, Outcome: string(res.Outcome), ExitCode: res.ExitCode,
 		Error: res.Error, Value: res.Value, Truncated: res.Truncated, Hints: append([]run.Hint{}, res.Hints...),
@@ -45,7 +53,7 @@ func (s *Server) sessionResultOf(caller unitask.Caller, res *unitask.Result, all
 	if all {
 		out.Stdout, out.StdoutBase64, out.Stderr, out.StderrBase64 = wire.Stdout, wire.StdoutBase64, wire.Stderr,
 			wire.StderrBase64
-		out.Truncated = out.Truncated || len(res.Stdout) >= shownBytes || len(res.Stderr) >= shownBytes
+		out.Truncated = out.Truncated || cut[0] || cut[1]
 	}
 	return out
 }
@@ -85,16 +93,11 @@ func (s *Server) runStep(c *call) (*answer, error) {
 		return nil, err
 	}
 	if c.is("wait", true) {
-		step.ResultBytes = shownBytes
+		step.ResultBytes, step.Began = shownBytes+1, c.began
 		return s.attended(c, func(ctx context.Context) (*unitask.Result, error) { return of.Run(ctx, step) })
 	}
 	return s.detached(c, of, func(ctx context.Context, p *progress, began func(started)) (*unitask.Result, error) {
-		done, err := s.shared.Begin()
-		if err != nil {
-			return nil, err
-		}
-		defer done()
-		leave, err := s.shared.Enter(ctx, c.caller)
+		leave, err := s.turn(ctx, c.caller)
 		if err != nil {
 			return nil, err
 		}
@@ -109,23 +112,37 @@ func (s *Server) runStep(c *call) (*answer, error) {
 	})
 }
 
-// attended runs something while its request waits.
-func (s *Server) attended(c *call, do func(context.Context) (*unitask.Result, error)) (*answer, error) {
+// turn waits for a caller's turn to run something, for which a closing server waits until leave is called.
+func (s *Server) turn(ctx context.Context, caller unitask.Caller) (leave func(), err error) {
 	done, err := s.shared.Begin()
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	leave, err := s.shared.Enter(c.r.Context(), c.caller)
+	out, err := s.shared.Enter(ctx, caller)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return sync.OnceFunc(func() {
+		out()
+		done()
+	}), nil
+}
+
+// attended runs something while its request waits.
+func (s *Server) attended(c *call, do func(context.Context) (*unitask.Result, error)) (*answer, error) {
+	leave, err := s.turn(c.r.Context(), c.caller)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	res, err := do(c.r.Context())
 	leave()
-	done()
-	if res == nil {
+	if res == nil || errors.As(err, new(*unitask.BusyError)) { // nothing ran
 		return nil, err
+	}
+	if s.shared.Draw(c.r.Context(), int64(len(res.Stdout)+len(res.Stderr))*escapedByte) != nil {
+		res.Stdout, res.Stderr, res.Truncated = nil, nil, true // its record has them
 	}
 	return &answer{Body: s.sessionResultOf(c.caller, res, true)}, nil
 }
@@ -175,7 +192,8 @@ func (s *Server) detached(c *call, of *unitask.Session,
 	case is = <-begun:
 	case <-c.r.Context().Done():
 		cancel()
-		return nil, c.r.Context().Err()
+		<-failed // nothing calls c.began after this call
+		return nil, context.Cause(c.r.Context())
 	case err := <-failed:
 		select {
 		case is = <-begun:

@@ -21,7 +21,7 @@ import (
 // Limits of a terminal.
 const (
 	maxMessage   = 64 << 10         // bytes of a client's message
-	maxUnread    = 4 << 20          // bytes that the client may leave unread
+	maxUnread    = 1 << 20          // bytes that the client may leave unread
 	messageBytes = 32 << 10         // of a message to the client
 	messageTime  = 30 * time.Second // in which the client must take one
 )
@@ -111,7 +111,7 @@ func (s *Server) openTerminal(c *call) (*answer, error) {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	t := &terminal{sizes: make(chan unitask.TerminalSize, 1), over: make(chan struct{})}
-	if err := t.start(ctx, c, of); err != nil {
+	if err := s.startTerminal(ctx, c, t, of); err != nil {
 		return nil, err
 	}
 	defer func() { // before its place is free
@@ -162,8 +162,8 @@ func (t *terminal) beat(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
-// start starts the command, and returns once it runs.
-func (t *terminal) start(ctx context.Context, c *call, of *unitask.Session) error {
+// startTerminal starts a terminal's command, and returns once it runs.
+func (s *Server) startTerminal(ctx context.Context, c *call, t *terminal, of *unitask.Session) error {
 	t.out.more = make(chan struct{}, 1)
 	size := terminalSize{Columns: uint16(c.number("columns", 80)), Rows: uint16(c.number("rows", 24))}
 	from, in := io.Pipe()
@@ -178,7 +178,7 @@ func (t *terminal) start(ctx context.Context, c *call, of *unitask.Session) erro
 	}
 	go func() {
 		defer close(t.over)
-		t.res, t.err = of.Exec(ctx, does)
+		t.res, t.err = s.recovering(func() (*unitask.Result, error) { return of.Exec(ctx, does) }, func(error) {})
 		_ = from.CloseWithError(io.ErrClosedPipe)
 		_ = shown.Close()
 		t.out.end()
