@@ -331,7 +331,7 @@ func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
 	for _, s := range p.groups {
 		want := p.target(s, now)
 		full := len(s.ready) >= want || total+p.making >= p.size.Max
-		if want == 0 || full && !s.making && (s.spare != nil || spares >= p.size.Max) {
+		if want == 0 || full && !s.making && (s.spare != nil || spares+p.making >= p.size.Max) {
 			continue
 		}
 		missing = true

@@ -175,6 +175,21 @@ func TestPoolFills(t *testing.T) {
 	})
 }
 
+// A full pool makes no more spares than it may have machines, however many kinds are asked for.
+func TestPoolSpares(t *testing.T) {
+	inBubble(t, PoolSize{Max: 2}, func(t *testing.T, p *pool[*fake], f *factory) {
+		for mb := range 10 {
+			for range 3 {
+				takeOne(t, p, testSpec(mb+1))
+			}
+		}
+		after(10 * time.Second)
+		if got := p.figures(); got.Spare > 2 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // Demand decides between the minimum and the maximum; each machine serves once.
 func TestPoolFollowsDemand(t *testing.T) {
 	inBubble(t, PoolSize{Min: 1, Max: 3}, func(t *testing.T, p *pool[*fake], f *factory) {

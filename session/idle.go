@@ -121,7 +121,7 @@ func (s *Session) pauseIfIdle(ctx context.Context, x *engine.Execution, folder s
 		return false
 	}
 	s.state = sessionPaused
-	s.manager.settle(s, folder)
 	s.keepFiles(files, calls)
+	s.manager.settle(s, folder)
 	return true
 }

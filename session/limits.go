@@ -106,7 +106,7 @@ func (m *Manager) settle(s *Session, folder string) {
 	bytes, err := machine.PauseBytes(folder)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if reserved := m.sessions[s]; err == nil && reserved > bytes {
+	if _, lives := m.sessions[s]; lives && err == nil {
 		m.sessions[s] = bytes
 	}
 }

@@ -354,8 +354,8 @@ func (s *Session) pause(ctx context.Context, firm bool) error {
 		return fmt.Errorf("pause the session: %w", err)
 	}
 	s.state, s.firm = sessionPaused, firm
-	s.manager.settle(s, paused.Open(s.manager.Engine.Home).Folder(s.ID))
 	s.keepFiles(files, calls)
+	s.manager.settle(s, paused.Open(s.manager.Engine.Home).Folder(s.ID))
 	return nil
 }
 
