@@ -21,9 +21,10 @@ func (b *box) elevated(t *testing.T) {
 			from := io.Reader(strings.NewReader(strings.Repeat("x", size)))
 			if slow {
 				in, out := io.Pipe()
+				late := io.MultiReader(strings.NewReader("first "), from)
 				go func() {
 					<-time.After(300 * time.Millisecond)
-					_, err := io.Copy(out, io.MultiReader(strings.NewReader("first "), from))
+					_, err := io.Copy(out, late)
 					out.CloseWithError(err)
 				}()
 				from, size = in, size+len("first ")
