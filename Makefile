@@ -109,6 +109,10 @@ e2b: image
 api: image
 	$(GO) run ./hack/api $(APIFLAGS)
 
+# The client libraries: their generated parts, types, style, and tests with real machines. make test has it, too.
+clients: image
+	$(GO) test -count=1 ./clients
+
 # A reviewer's manual steps.
 check: $(STATICCHECK)
 	test -z "$$(gofmt -l .)"

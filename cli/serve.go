@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +21,7 @@ const defaultListen = "127.0.0.1:7778"
 
 func (a *app) serveCommand() *cobra.Command {
 	f := mcpFlags{apis: true}
+	var untilEOF bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve runs and sandboxes over HTTP to programs: its own API, E2B's, and MCP",
@@ -35,10 +38,22 @@ processes need no key, and any E2B_API_KEY will do. Elsewhere callers need one o
   unitask serve key alice --token-file keys
   unitask serve --listen 0.0.0.0:7778 --token-file keys --tls-cert cert.pem --tls-key key.pem`,
 		Args: noArgument,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if untilEOF {
+				ctx, cancel := context.WithCancel(cmd.Context())
+				defer cancel()
+				go func() {
+					_, _ = io.Copy(io.Discard, a.std.Stdin)
+					cancel()
+				}()
+				cmd.SetContext(ctx)
+			}
+			return a.mcp(cmd, f)
+		},
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
+	fl.BoolVar(&untilEOF, "until-eof", false, "end when standard input ends: for a program that starts its own server")
 	fl.StringVar(&f.http, "listen", defaultListen, "the address, HOST:PORT")
 	fl.StringVar(&f.domain, "domain", "", "answer for the hosts PORT-SANDBOX.DOMAIN, too")
 	f.addCommon(fl)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testregistry"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -176,32 +177,10 @@ func checkFound(t *testing.T, got found) {
 	}
 }
 
-// pip installs packages of the registry into a folder that is kept, and returns it. It skips the test if no Python has
-// a pip that can run them.
+// pip installs packages of PyPI, once, and returns their folder.
 func pip(t *testing.T, name string, packages ...string) string {
 	t.Helper()
-	check := "import sys, pip; sys.exit(sys.version_info < (3, 10))"
-	if out, err := exec.CommandContext(t.Context(), "python3", "-c", check).CombinedOutput(); err != nil {
-		t.Skipf("no Python 3.10 with pip: %v %s", err, out)
-	}
-	ask := "import sys; print(*sys.version_info[:2], sep='.')"
-	version, err := exec.CommandContext(t.Context(), "python3", "-c", ask).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(base, "cache", "pip-"+name+"-"+strings.TrimSpace(string(version)))
-	if _, err := os.Stat(filepath.Join(dir, "done")); err == nil {
-		return dir
-	}
-	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "--target", dir}
-	args = append(args, packages...)
-	if out, err := exec.CommandContext(t.Context(), "python3", args...).CombinedOutput(); err != nil {
-		t.Fatalf("pip install %v: %v\n%s", packages, err, out)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "done"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return testregistry.Pip(t, base, name, packages...)
 }
 
 // The official validator accepts the output of `make dist`, and the output starts.

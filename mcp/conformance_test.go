@@ -26,6 +26,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testregistry"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -401,29 +402,10 @@ func node(t *testing.T) string {
 	return filepath.Join(base, "vendor", runtime.GOARCH, "node", "node")
 }
 
-// npm installs packages from the registry into a folder that is kept, and returns it.
+// npm installs packages of npm, once, and returns their folder.
 func npm(t *testing.T, name string, packages ...string) string {
 	t.Helper()
-	dir := filepath.Join(base, "cache", "npm-"+name)
-	if _, err := os.Stat(filepath.Join(dir, "done")); err == nil {
-		return dir
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--no-audit", "--no-fund",
-		"--ignore-scripts"}, packages...)...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm install %v: %v\n%s", packages, err, out)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "done"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return testregistry.NPM(t, base, name, packages...)
 }
 
 // run runs a Node program of a package and returns its output.

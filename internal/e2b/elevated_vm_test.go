@@ -22,11 +22,10 @@ func (b *box) elevated(t *testing.T) {
 			if slow {
 				in, out := io.Pipe()
 				late := io.MultiReader(strings.NewReader("first "), from)
-				go func() {
-					<-time.After(300 * time.Millisecond)
+				time.AfterFunc(300*time.Millisecond, func() {
 					_, err := io.Copy(out, late)
 					out.CloseWithError(err)
-				}()
+				})
 				from, size = in, size+len("first ")
 			}
 			status := b.post(t, "/files?path="+name, from)

@@ -69,8 +69,9 @@ func (u *uploads) offer(owner, hash string) (token string, present bool, err err
 		}
 	}
 	if own >= maxUploadedEach {
-		return "", false, &unitask.BusyError{What: fmt.Sprintf("you have uploaded %d archives for builds, which is the most; "+
-			"each is removed an hour after its last use", own), After: time.Until(oldest.Add(uploadedTime))}
+		return "", false, &unitask.BusyError{After: time.Until(oldest.Add(uploadedTime)),
+			What: fmt.Sprintf("you have uploaded %d archives for builds, which is the most; "+
+				"each is removed an hour after its last use", own)}
 	}
 	one := &archive{owner: owner, hash: hash, token: newToken() + newToken(), began: time.Now()}
 	u.list = append(u.list, one)

@@ -24,6 +24,9 @@ func TestDocument(t *testing.T) {
 	if len(s.doc.operations) == 0 || len(s.doc.text) == 0 {
 		t.Error("the document is empty")
 	}
+	if strings.Contains(string(s.doc.text), ":null") {
+		t.Error("the document has an empty member: a text with a comma or colon needs quotes")
+	}
 	var states []string
 	for _, p := range s.doc.operations["listRuns"].Parameters {
 		if p.Name == "status" {

@@ -1,0 +1,87 @@
+"""Run code that nobody trusts in a fresh virtual machine.
+
+>>> import unitask
+>>> unitask.run("print(6 * 7)").stdout
+'42\\n'
+
+Client and AsyncClient have the same methods; the latter's are coroutines.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ._async._client import AsyncClient
+from ._async._files import AsyncFiles, AsyncValues
+from ._async._runs import AsyncArtifact, AsyncRun, AsyncRunResult
+from ._async._sessions import AsyncSession, AsyncTask
+from ._errors import ApiError, BusyError, CodeError, NotFoundError, ServerError, TokenError, UnitaskError
+from ._models import Denial, FileInfo, Hint, Image, Question, RunSummary
+from ._results import Result
+from ._server import LocalServer, address_of
+from ._sync._client import Client
+from ._sync._files import Files, Values
+from ._sync._runs import Artifact, Run, RunResult
+from ._sync._sessions import Session, SessionResult, Task
+from ._wire import Event
+
+__version__ = "0.1.0"
+__all__ = [
+    "ApiError",
+    "Artifact",
+    "AsyncArtifact",
+    "AsyncClient",
+    "AsyncFiles",
+    "AsyncRun",
+    "AsyncRunResult",
+    "AsyncSession",
+    "AsyncTask",
+    "AsyncValues",
+    "BusyError",
+    "Client",
+    "CodeError",
+    "Denial",
+    "Event",
+    "FileInfo",
+    "Files",
+    "Hint",
+    "Image",
+    "LocalServer",
+    "NotFoundError",
+    "Question",
+    "Result",
+    "Run",
+    "RunResult",
+    "RunSummary",
+    "ServerError",
+    "Session",
+    "SessionResult",
+    "Task",
+    "TokenError",
+    "UnitaskError",
+    "Values",
+    "run",
+    "session",
+]
+
+_lock = threading.Lock()
+_client: Client | None = None
+
+
+def _shared() -> Client:
+    global _client
+    with _lock:
+        if _client is None or _client.url != address_of(None):
+            _client = Client()
+        return _client
+
+
+def run(code: str, language: str = "python", **options: Any) -> RunResult:
+    """Runs code in a fresh machine, with a client of this process: see Client.run."""
+    return _shared().run(code, language, **options)
+
+
+def session(language: str = "python", **options: Any) -> Session:
+    """Starts a session, with a client of this process: see Client.session."""
+    return _shared().session(language, **options)

@@ -1,0 +1,149 @@
+"""Files of a session."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from .. import _models
+from .._wire import Event, path_of
+from ._http import AsyncHTTP
+
+CHUNK = 1 << 20
+
+
+class FileList(BaseModel):
+    """Entries of a folder."""
+
+    entries: list[_models.FileInfo]
+
+
+Entries = list[_models.FileInfo]
+
+
+class AsyncFiles:
+    """Files of a session. A relative path begins at /work. ``user="root"`` needs a session with ``root=True``."""
+
+    def __init__(self, http: AsyncHTTP, session: str) -> None:
+        self._http, self._at = http, path_of("sessions", session)
+
+    async def read(self, path: str, *, user: str | None = None) -> bytes:
+        """Returns a file's bytes."""
+        return (await self._http.send("GET", self._at + "/files", params={"path": path, "user": user})).content
+
+    async def read_text(self, path: str, *, user: str | None = None) -> str:
+        """Returns a file's text, which is UTF-8."""
+        return (await self.read(path, user=user)).decode()
+
+    async def write(
+        self, path: str, content: str | bytes, *, mode: str | None = None, user: str | None = None
+    ) -> _models.FileInfo:
+        """Writes a new file with its folders, or replaces one. ``mode`` is octal: "0755"."""
+        data = content.encode() if isinstance(content, str) else content
+        params = {"path": path, "mode": mode, "user": user}
+        answer = await self._http.send("PUT", self._at + "/files", params=params, content=data)
+        return _models.FileInfo.model_validate_json(answer.content)
+
+    async def download(self, path: str, to: str | os.PathLike[str], *, user: str | None = None) -> pathlib.Path:
+        """Writes a file to a path of this computer."""
+        target = pathlib.Path(to)
+        params = {"path": path, "user": user}
+        async with self._http.stream(self._at + "/files", params) as answer:
+            with open(target, "wb") as out:
+                async for chunk in answer.aiter_bytes(CHUNK):
+                    out.write(chunk)
+        return target
+
+    async def upload(self, source: str | os.PathLike[str], path: str, *, user: str | None = None) -> _models.FileInfo:
+        """Writes a file of this computer to the session."""
+        with open(source, "rb") as content:
+            answer = await self._http.send(
+                "PUT", self._at + "/files", params={"path": path, "user": user}, content=_chunks(content)
+            )
+        return _models.FileInfo.model_validate_json(answer.content)
+
+    async def list(self, path: str = ".", *, depth: int | None = None, user: str | None = None) -> Entries:
+        """Returns the entries of a folder, to a depth of 1 if not given."""
+        params = {"path": path, "depth": depth, "user": user}
+        return (await self._http.get(FileList, self._at + "/files/list", params)).entries
+
+    async def stat(self, path: str, *, user: str | None = None) -> _models.FileInfo:
+        """Returns an entry. NotFoundError: there is none."""
+        return await self._http.get(_models.FileInfo, self._at + "/files/stat", {"path": path, "user": user})
+
+    async def remove(self, path: str, *, user: str | None = None) -> None:
+        """Removes a file, or a folder with what is in it."""
+        await self._http.send("DELETE", self._at + "/files", params={"path": path, "user": user})
+
+    async def mkdir(self, path: str, *, user: str | None = None) -> None:
+        """Makes a folder, with those above it."""
+        await self._http.send("POST", self._at + "/files/mkdir", json=_with_user(user, path=path))
+
+    async def move(self, source: str, to: str, *, user: str | None = None) -> None:
+        """Gives a file or folder another name."""
+        await self._http.send("POST", self._at + "/files/move", json=_with_user(user, **{"from": source, "to": to}))
+
+    async def watch(self, path: str = ".", *, recursive: bool = False, user: str | None = None) -> AsyncIterator[Event]:
+        """Yields changes below a folder: events ready, change and overflow, without an end."""
+        params = {"path": path, "recursive": recursive, "user": user}
+        async for event in self._http.events(self._at + "/files/watch", params):
+            yield event
+
+    async def download_folder(self, path: str, to: str | os.PathLike[str]) -> pathlib.Path:
+        """Writes a folder's files to a new folder of this computer. Links and names that lead out of it are refused."""
+        if not hasattr(tarfile, "data_filter"):
+            raise RuntimeError("this Python can't unpack a stranger's tar safely: use 3.10.12, 3.11.4, 3.12 or newer")
+        target = pathlib.Path(to)
+        target.mkdir()
+        with tempfile.TemporaryFile() as kept:
+            async with self._http.stream(self._at + "/tar", {"path": path}) as answer:
+                async for chunk in answer.aiter_bytes(CHUNK):
+                    kept.write(chunk)
+            kept.seek(0)
+            with tarfile.open(fileobj=kept) as archive:
+                archive.extractall(target, filter="data")
+        return target
+
+    async def upload_folder(self, source: str | os.PathLike[str], path: str) -> None:
+        """Writes a folder of this computer to a new folder of the session."""
+        with tempfile.TemporaryFile() as kept:
+            with tarfile.open(fileobj=kept, mode="w") as archive:
+                for entry in sorted(os.listdir(source)):
+                    archive.add(os.path.join(source, entry), arcname=entry)
+            kept.seek(0)
+            await self._http.send("PUT", self._at + "/tar", params={"path": path}, content=_chunks(kept))
+
+
+async def _chunks(content: Any) -> AsyncIterator[bytes]:
+    while chunk := content.read(CHUNK):
+        yield chunk
+
+
+def _with_user(user: str | None, **members: str) -> dict[str, str]:
+    return {**members, "user": user} if user else members
+
+
+class AsyncValues:
+    """Values of a session: JSON that code of every language reads and writes as /work/.values/NAME.json."""
+
+    def __init__(self, http: AsyncHTTP, session: str) -> None:
+        self._http, self._session = http, session
+
+    async def get(self, name: str) -> Any:
+        """Returns a value. NotFoundError: there is none."""
+        return (await self._http.send("GET", path_of("sessions", self._session, "values", name))).json()
+
+    async def set(self, name: str, value: Any) -> None:
+        """Makes or replaces a value."""
+        await self._http.send("PUT", path_of("sessions", self._session, "values", name), json=value)
+
+    async def names(self) -> list[str]:
+        """Returns the names, in order."""
+        found = (await self._http.send("GET", path_of("sessions", self._session, "values"))).json()
+        return [str(name) for name in found["names"]]

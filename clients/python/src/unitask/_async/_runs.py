@@ -1,0 +1,152 @@
+"""Runs: code in a machine of its own."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+from .. import _models
+from .._errors import ApiError
+from .._results import Result
+from .._wire import Event, path_of
+from ._http import AsyncHTTP
+
+MAX_WAIT = 50
+"""Seconds for which the server lets a client wait for a result."""
+
+
+class AsyncArtifact(_models.Artifact):
+    """A file that a run left in /out."""
+
+    _at: tuple[AsyncHTTP, str] | None = None
+
+    async def read(self) -> bytes:
+        """Returns the file's bytes."""
+        assert self._at
+        http, run = self._at
+        return (await http.send("GET", path_of("runs", run, "artifacts") + "/" + _quoted(self.path))).content
+
+    async def save(self, path: str | pathlib.Path) -> pathlib.Path:
+        """Writes the file to a path of this computer. You choose it: the artifact's own name is the code's choice."""
+        path = pathlib.Path(path)
+        path.write_bytes(await self.read())
+        return path
+
+
+class AsyncRunResult(_models.RunResult, Result):
+    """How a run ended. Code that fails is a result, too: see ``ok`` and ``check``."""
+
+    artifacts: list[AsyncArtifact] = []  # type: ignore[assignment]
+
+    def _of(self, http: AsyncHTTP) -> AsyncRunResult:
+        for artifact in self.artifacts:
+            artifact._at = (http, self.run_id)
+        return self
+
+    def artifact(self, path: str) -> AsyncArtifact:
+        """Returns the artifact with this path below /out. KeyError: there is none."""
+        for one in self.artifacts:
+            if one.path == path:
+                return one
+        raise KeyError(path)
+
+
+class AsyncRun:
+    """A run that goes on, or has ended. As a context manager it cancels a run that goes on at its end."""
+
+    def __init__(self, http: AsyncHTTP, id: str) -> None:
+        self._http, self.id = http, id
+
+    def __repr__(self) -> str:
+        return f"<unitask run {self.id}>"
+
+    async def __aenter__(self) -> AsyncRun:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.cancel()
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""
+        async for event in self._http.events(path_of("runs", self.id, "events"), after=after):
+            yield event
+
+    async def result(self) -> AsyncRunResult:
+        """Waits for the run's end and returns its result."""
+        while True:
+            try:
+                found = await self._http.get(
+                    AsyncRunResult, path_of("runs", self.id, "result"), {"waitSeconds": MAX_WAIT}
+                )
+                return found._of(self._http)
+            except ApiError as err:
+                if err.code != "run.running":
+                    raise
+
+    async def cancel(self) -> None:
+        """Ends the run. One that has ended stays as it is."""
+        await self._http.send("POST", path_of("runs", self.id, "cancel"))
+
+    async def record(self) -> _models.Run:
+        """Returns what the run was asked and granted, and how it ended."""
+        return await self._http.get(_models.Run, path_of("runs", self.id))
+
+    async def stdout(self) -> bytes:
+        """Returns all that it has printed so far."""
+        return (await self._http.send("GET", path_of("runs", self.id, "stdout"))).content
+
+    async def stderr(self) -> bytes:
+        """Returns all that it has printed to standard error so far."""
+        return (await self._http.send("GET", path_of("runs", self.id, "stderr"))).content
+
+    async def netlog(self) -> str:
+        """Returns the run's network: a JSON object in each line."""
+        return (await self._http.send("GET", path_of("runs", self.id, "netlog"))).text
+
+    async def artifacts(self) -> list[AsyncArtifact]:
+        """Returns the files that the code left in /out."""
+        found = await self._http.get(_models.ArtifactList, path_of("runs", self.id, "artifacts"))
+        all = [AsyncArtifact.model_validate(one.model_dump(by_alias=True)) for one in found.artifacts]
+        for artifact in all:
+            artifact._at = (self._http, self.id)
+        return all
+
+    async def answer(self, question: _models.Question, verdict: str) -> None:
+        """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
+        await answer(self._http, question, verdict)
+
+
+async def answer(http: AsyncHTTP, question: _models.Question, verdict: str) -> None:
+    """Answers a question."""
+    told = {"host": question.host, "verdict": verdict}
+    if question.request:
+        told["request"] = question.request
+    await http.send("POST", path_of("runs", question.run, "approvals"), json=told)
+
+
+async def follow(http: AsyncHTTP, events: AsyncIterator[Event], on_event: Any, on_question: Any) -> None:
+    """Hands a run's events to functions, and answers its questions."""
+    async for event in events:
+        if on_event:
+            told = on_event(event)
+            if inspect.isawaitable(told):
+                await told
+        if event.kind == "question" and on_question:
+            question = _models.Question.model_validate(event.data)
+            verdict = on_question(question)
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
+            try:
+                await answer(http, question, verdict or "deny")
+            except ApiError as err:
+                if err.code != "approval.none":  # somebody else answered, or it is too late
+                    raise
+
+
+def _quoted(path: str) -> str:
+    return "/".join(path_of(part).removeprefix("/v1/") for part in path.split("/"))

@@ -1,0 +1,246 @@
+"""Sessions: machines that stay."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+from pydantic import BaseModel
+
+from .. import _models
+from .._errors import ApiError, NotFoundError
+from .._results import Result
+from .._wire import CodeFiles, Event, body, files_of, many, path_of
+from ._files import AsyncFiles, AsyncValues
+from ._http import AsyncHTTP
+from ._runs import MAX_WAIT, AsyncRunResult, answer
+
+
+class SessionResult(_models.SessionResult, Result):
+    """How a step or a command ended. ``value`` is that of a step's last expression."""
+
+
+class Started(BaseModel):
+    """A step or a command in the background."""
+
+    runId: str
+    pid: int = 0
+
+
+class SessionList(BaseModel):
+    """Sessions of a caller."""
+
+    sessions: list[_models.Session]
+
+
+class CommandList(BaseModel):
+    """Commands in the background."""
+
+    commands: list[_models.RunningCommand]
+
+
+class AsyncTask:
+    """A step or a command in the background. It ends with its session."""
+
+    def __init__(self, http: AsyncHTTP, session: str, id: str, pid: int = 0) -> None:
+        self._http, self.session, self.id, self.pid = http, session, id, pid
+        self._at = path_of("sessions", session, "commands", id)
+
+    def __repr__(self) -> str:
+        return f"<unitask task {self.id} of session {self.session}>"
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yields its events, until it has ended: stdout, stderr, end."""
+        async for event in self._http.events(path_of("sessions", self.session, "runs", self.id, "events"), after=after):
+            yield event
+
+    async def result(self) -> AsyncRunResult:
+        """Waits for its end and returns its result."""
+        while True:
+            try:
+                found = await self._http.get(
+                    AsyncRunResult, path_of("runs", self.id, "result"), {"waitSeconds": MAX_WAIT}
+                )
+                return found._of(self._http)
+            except ApiError as err:
+                if err.code not in ("run.running", "run.elsewhere"):
+                    raise
+
+    async def cancel(self) -> None:
+        """Ends it."""
+        await self._http.send("DELETE", path_of("sessions", self.session, "runs", self.id))
+
+    async def write(self, text: str | bytes) -> None:
+        """Writes to the standard input of a command that was started with ``interactive=True``."""
+        if isinstance(text, bytes):
+            await self._http.send("POST", self._at + "/stdin", json={"base64": base64.b64encode(text).decode()})
+        else:
+            await self._http.send("POST", self._at + "/stdin", json={"text": text})
+
+    async def close_stdin(self) -> None:
+        """Ends the command's standard input."""
+        await self._http.send("POST", self._at + "/stdin", json={"close": True})
+
+    async def signal(self, name: str) -> None:
+        """Sends a signal, as "SIGTERM", to the command's process group."""
+        await self._http.send("POST", self._at + "/signal", json={"signal": name})
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Changes the size of the command's terminal."""
+        await self._http.send("POST", self._at + "/resize", json={"columns": columns, "rows": rows})
+
+
+class AsyncSession:
+    """A machine that stays: variables, files and processes remain from step to step.
+
+    As a context manager it ends the session.
+    """
+
+    def __init__(self, http: AsyncHTTP, state: _models.Session) -> None:
+        self._http, self.id, self.state = http, state.id, state
+        self._at = path_of("sessions", state.id)
+        self.files = AsyncFiles(http, state.id)
+        self.values = AsyncValues(http, state.id)
+
+    def __repr__(self) -> str:
+        return f"<unitask session {self.id}>"
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        timeout: float | None = None,
+        files: CodeFiles | None = None,
+        dirs: Sequence[str] | None = None,
+        key: str | None = None,
+    ) -> SessionResult:
+        """Runs code in the session's interpreter. ``timeout`` is in seconds."""
+        told = body(code=code, language=language, timeout_seconds=timeout, files=files_of(files), dirs=many(dirs))
+        return await self._http.post(SessionResult, self._at + "/steps", told, key=key)
+
+    async def start_run(
+        self, code: str, *, language: str | None = None, timeout: float | None = None, files: CodeFiles | None = None
+    ) -> AsyncTask:
+        """Begins to run code, and returns."""
+        told = body(code=code, language=language, timeout_seconds=timeout, files=files_of(files))
+        is_ = await self._http.post(Started, self._at + "/steps", told, params={"wait": False})
+        return AsyncTask(self._http, self.id, is_.runId)
+
+    async def exec(
+        self,
+        *args: str,
+        stdin: str | None = None,
+        dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        key: str | None = None,
+    ) -> SessionResult:
+        """Runs a program beside the interpreters: exec("ls", "-l"). A program that is not there has exit code 127."""
+        told = body(
+            args=list(args), stdin=stdin, dir=dir, env=dict(env) if env else None, user=user, timeout_seconds=timeout
+        )
+        return await self._http.post(SessionResult, self._at + "/commands", told, key=key)
+
+    async def start(
+        self,
+        *args: str,
+        stdin: str | None = None,
+        interactive: bool = False,
+        dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        terminal: tuple[int, int] | None = None,
+    ) -> AsyncTask:
+        """Starts a program in the background. ``terminal`` is the size (columns, rows) of one that it gets."""
+        size = {"columns": terminal[0], "rows": terminal[1]} if terminal else None
+        told = body(
+            args=list(args),
+            stdin=stdin,
+            interactive=interactive or None,
+            dir=dir,
+            env=dict(env) if env else None,
+            user=user,
+            timeout_seconds=timeout,
+            terminal=size,
+        )
+        is_ = await self._http.post(Started, self._at + "/commands", told, params={"wait": False})
+        return AsyncTask(self._http, self.id, is_.runId, is_.pid)
+
+    async def commands(self) -> list[_models.RunningCommand]:
+        """Returns the commands in the background."""
+        return (await self._http.get(CommandList, self._at + "/commands")).commands
+
+    async def questions(self) -> list[_models.Question]:
+        """Returns the questions that the session's code waits for."""
+        found = (await self._http.send("GET", "/v1/approvals")).json()["questions"]
+        return [one for one in map(_models.Question.model_validate, found) if one.run == self.id]
+
+    async def answer(self, question: _models.Question, verdict: str) -> None:
+        """Answers a question: "deny", "once" or "allow"."""
+        await answer(self._http, question, verdict)
+
+    async def info(self) -> _models.Session:
+        """Returns the session's state, without resuming it."""
+        self.state = await self._http.get(_models.Session, self._at)
+        return self.state
+
+    async def pause(self) -> None:
+        """Writes the machine to the disk and frees its memory. The next use resumes it."""
+        await self._http.send("POST", self._at + "/pause")
+
+    async def resume(self) -> None:
+        """Continues a paused session."""
+        await self._http.send("POST", self._at + "/resume")
+
+    async def fork(self, count: int = 1) -> list[AsyncSession]:
+        """Returns copies of the session, each in a machine of its own. End each of them."""
+        made = await self._http.post(SessionList, self._at + "/fork", {"count": count})
+        return [AsyncSession(self._http, state) for state in made.sessions]
+
+    async def extend(self, life: float) -> _models.Session:
+        """Lets the session live for so many seconds from now on."""
+        self.state = await self._http.post(_models.Session, self._at + "/extend", {"lifeSeconds": life})
+        return self.state
+
+    def url(self, port: int, path: str = "/") -> str:
+        """Returns the URL of an HTTP server in the machine. A request to it needs the client's token, if any."""
+        return f"{self._http.url}{self._at}/ports/{port}/{path.removeprefix('/')}"
+
+    async def request(self, method: str, port: int, path: str = "/", **options: Any) -> httpx.Response:
+        """Sends a request to an HTTP server in the machine. The options are httpx's."""
+        return await self._http.client.request(method, self.url(port, path), **options)
+
+    def terminal(
+        self, command: str | None = None, *, columns: int = 80, rows: int = 24, user: str | None = None
+    ) -> Any:
+        """Opens a shell, or runs a command line, over WebSocket: what ``connect`` of websockets returns.
+
+        Bytes are the terminal's. Texts are JSON: send {"resize": [columns, rows]}; the last one is {"exitCode": 0}.
+        """
+        from websockets.asyncio.client import connect
+
+        asked = urlencode(body(columns=columns, rows=rows, command=command, user=user))
+        at = "ws" + self._http.url.removeprefix("http") + self._at + "/terminal?" + asked
+        return connect(at, additional_headers=self._http.headers, max_size=None, proxy=None)
+
+    async def aclose(self) -> None:
+        """Ends the session. One that has ended is fine."""
+        try:
+            await self._http.send("DELETE", self._at)
+        except NotFoundError:
+            pass
