@@ -251,6 +251,9 @@ func TestEgress(t *testing.T) {
 			if cold {
 				way = "cold"
 			}
+			if !runsNow(cold && c.req.CA == "" && i%8 != 1) { // the host enforces the rules, however the guest began
+				continue
+			}
 			t.Run(string(kernel)+"/"+way+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)
