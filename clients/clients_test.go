@@ -1,12 +1,14 @@
 package clients
 
 import (
+	"encoding/json"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +17,15 @@ import (
 	"github.com/unitask/unitask/internal/testregistry"
 )
 
-// The Python client's tests pass, and its generated parts are those of the API's document.
-func TestPython(t *testing.T) {
+// library is a copy of a client library's folder, with what its tests need.
+type library struct {
+	name, dir, base string
+	env             []string
+}
+
+// copyOf copies a client library, and builds unitask for it.
+func copyOf(t *testing.T, name string) *library {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("boots real machines; not in -short")
 	}
@@ -25,38 +34,77 @@ func TestPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	testhome.Ready(t, base, "linux")
-	list, err := os.ReadFile("python/requirements-dev.txt")
-	if err != nil {
+	dir, bin := filepath.Join(t.TempDir(), name), filepath.Join(t.TempDir(), "unitask")
+	if err := os.CopyFS(dir, os.DirFS(name)); err != nil {
 		t.Fatal(err)
 	}
-	tools := testregistry.Pip(t, base, "clients", strings.Fields(string(list))...)
-	dir := filepath.Join(t.TempDir(), "python")
-	if err := os.CopyFS(dir, os.DirFS("python")); err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(t.TempDir(), "unitask")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cli/unitask")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	python := func(args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "python3", args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+tools+":"+filepath.Join(dir, "src"), "UNITASK_BIN="+bin,
-			"UNITASK_HOME="+testhome.New(t, base), "PATH="+filepath.Join(tools, "bin")+":"+os.Getenv("PATH"))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("python3 %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
+	l := &library{name: name, dir: dir, base: base, env: append(os.Environ(), "UNITASK_BIN="+bin,
+		"UNITASK_HOME="+testhome.New(t, base))}
+	writeDocument(t, l.document())
+	return l
+}
+
+// document returns the path of the API's document.
+func (l *library) document() string { return filepath.Join(l.dir, "openapi.json") }
+
+// run runs a command in the library's folder.
+func (l *library) run(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Dir, cmd.Env = l.dir, l.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	document := filepath.Join(dir, "openapi.json")
-	writeDocument(t, document)
-	python("generate.py", document)
-	sameFiles(t, dir, "python")
-	python("-m", "mypy")
-	python("-m", "ruff", "check", ".")
-	python("-m", "ruff", "format", "--check", ".")
-	python("-m", "pytest", "-q")
+}
+
+// The Python client's tests pass, and its generated parts are those of the API's document.
+func TestPython(t *testing.T) {
+	l := copyOf(t, "python")
+	list, err := os.ReadFile("python/requirements-dev.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := testregistry.Pip(t, l.base, "clients", strings.Fields(string(list))...)
+	l.env = append(l.env, "PYTHONPATH="+tools+":"+filepath.Join(l.dir, "src"),
+		"PATH="+filepath.Join(tools, "bin")+":"+os.Getenv("PATH"))
+	l.run(t, "python3", "generate.py", l.document())
+	l.sameFiles(t)
+	l.run(t, "python3", "-m", "mypy")
+	l.run(t, "python3", "-m", "ruff", "check", ".")
+	l.run(t, "python3", "-m", "ruff", "format", "--check", ".")
+	l.run(t, "python3", "-m", "pytest", "-q")
+}
+
+// The TypeScript client's tests pass, and its generated part is that of the API's document.
+func TestTypeScript(t *testing.T) {
+	l := copyOf(t, "typescript")
+	text, err := os.ReadFile("typescript/package.json")
+	var described struct {
+		DevDependencies map[string]string
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &described)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packages []string
+	for name, version := range described.DevDependencies {
+		packages = append(packages, name+"@"+version)
+	}
+	slices.Sort(packages)
+	tools := testregistry.NPM(t, l.base, "clients", packages...)
+	if err := os.Symlink(filepath.Join(tools, "node_modules"), filepath.Join(l.dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	l.run(t, "node", "generate.mjs", l.document())
+	l.sameFiles(t)
+	l.run(t, "node", "node_modules/typescript/bin/tsc")
+	l.run(t, "node", "--test", "dist/test/")
 }
 
 // writeDocument writes the API's document to a file.
@@ -72,20 +120,20 @@ func writeDocument(t *testing.T, path string) {
 	}
 }
 
-// sameFiles compares the files of the folder want with those of got.
-func sameFiles(t *testing.T, got, want string) {
+// sameFiles compares the library's files with their copies, which its generator may have changed.
+func (l *library) sameFiles(t *testing.T) {
 	t.Helper()
-	err := fs.WalkDir(os.DirFS(want), ".", func(path string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(l.name), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		is, err := os.ReadFile(filepath.Join(got, path))
+		is, err := os.ReadFile(filepath.Join(l.dir, path))
 		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(filepath.Join(want, path))
+		text, err := os.ReadFile(filepath.Join(l.name, path))
 		if err == nil && string(is) != string(text) {
-			t.Errorf("clients/%s/%s is not what generate.py makes of the API's document", want, path)
+			t.Errorf("clients/%s/%s is not what its generator makes of the API's document", l.name, path)
 		}
 		return err
 	})

@@ -1,0 +1,62 @@
+import { bytesOf } from "./http.js";
+
+/** Characters of a server-sent event that the client accepts. */
+const maxEvent = 16 << 20;
+
+/**
+ * An event of a run or of a session. `kind` is begun, note, started, stdout, stderr, question, lost or end; of a session
+ * also ended. docs/api.md has the members of `data`.
+ */
+export class Event {
+  readonly number: number;
+  readonly kind: string;
+  readonly data: Record<string, unknown>;
+
+  constructor(number: number, kind: string, data: Record<string, unknown>) {
+    this.number = number;
+    this.kind = kind;
+    this.data = data;
+  }
+
+  /** The bytes of stdout and stderr. */
+  get bytes(): Uint8Array {
+    const { text = "", base64 } = this.data;
+    return typeof base64 === "string" ? bytesOf(base64) : new TextEncoder().encode(String(text));
+  }
+
+  /** The text of stdout and stderr. */
+  get text(): string {
+    return new TextDecoder().decode(this.bytes);
+  }
+}
+
+/** Yields the events of a stream. An Error: one is too large. */
+export async function* readEvents(stream: ReadableStream<Uint8Array>): AsyncGenerator<Event, void> {
+  const decoder = new TextDecoder();
+  const reader = stream.getReader();
+  let rest = "", kind = "", id = 0, data: string[] = [], size = 0;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const text = decoder.decode(value, { stream: true });
+      size += text.length;
+      if (size > maxEvent) throw new Error("the server sent an event that is too large");
+      const lines = (rest + text).split("\n");
+      rest = lines.pop() ?? "";
+      for (const line of lines.map((one) => one.replace(/\r$/, ""))) {
+        const [, name = "", value = ""] = /^([^:]*)(?:: ?([\s\S]*))?$/.exec(line) ?? [];
+        if (line === "") {
+          if (data.length) yield new Event(id, kind, JSON.parse(data.join("\n")) as Record<string, unknown>);
+          kind = "";
+          data = [];
+          size = rest.length;
+        } else if (name === "event") kind = value;
+        else if (name === "data") data.push(value);
+        else if (name === "id") id = Number(value);
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}

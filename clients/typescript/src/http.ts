@@ -1,0 +1,160 @@
+import { ApiError, ServerError } from "./errors.js";
+import { type Event, readEvents } from "./events.js";
+import { localServer } from "./server.js";
+
+/** Options of a client. */
+export interface ClientOptions {
+  /** The server's address. Without it: $UNITASK_URL, or a server that the client starts, with the program unitask (Node only). */
+  url?: string;
+  /** Who the caller is: a token of `unitask serve key`, or $UNITASK_TOKEN. */
+  token?: string;
+  /** How often a request that a busy server did not begin is sent again; 2 if not given. */
+  retries?: number;
+  /** For tests and proxies: see unitask/mock. */
+  fetch?: typeof fetch;
+}
+
+/** What a request sends. */
+export interface Sent {
+  query?: Record<string, string | number | boolean | undefined>;
+  json?: unknown;
+  body?: Exclude<RequestInit["body"], undefined>;
+  key?: string | undefined;
+  signal?: AbortSignal | undefined;
+  headers?: Record<string, string>;
+}
+
+const longestWait = 30_000;
+
+/** Sends requests to a server. */
+export class HTTP {
+  readonly token: string | undefined;
+  readonly #retries: number;
+  readonly #fetch: typeof fetch;
+  #url: string | undefined;
+
+  constructor(options: ClientOptions) {
+    const env = globalThis.process?.env ?? {};
+    this.#url = (options.url ?? env["UNITASK_URL"])?.replace(/\/+$/, "");
+    this.token = options.token ?? env["UNITASK_TOKEN"];
+    this.#retries = options.retries ?? 2;
+    this.#fetch = options.fetch ?? ((...args) => fetch(...args));
+    if (options.fetch && !this.#url) this.#url = "http://unitask.mock";
+  }
+
+  /** Returns the server's address, which may have to be started. */
+  async url(): Promise<string> {
+    return this.#url ?? (await localServer());
+  }
+
+  /** Sends a request once, and returns its answer whatever it is. ServerError: there is none. */
+  async raw(method: string, path: string, sent: Sent = {}): Promise<Response> {
+    const at = new URL((await this.url()) + path);
+    for (const [name, value] of Object.entries(sent.query ?? {})) {
+      if (value !== undefined) at.searchParams.set(name, String(value));
+    }
+    const headers = new Headers(sent.headers);
+    if (this.token) headers.set("Authorization", `Bearer ${this.token}`);
+    if (sent.key) headers.set("Idempotency-Key", sent.key);
+    const init: RequestInit & { duplex?: "half" } = { method, headers, signal: sent.signal ?? null };
+    if (sent.json !== undefined) {
+      headers.set("Content-Type", "application/json");
+      init.body = JSON.stringify(sent.json);
+    } else if (sent.body !== undefined) {
+      init.body = sent.body;
+      if (sent.body instanceof ReadableStream) init.duplex = "half";
+    }
+    try {
+      return await this.#fetch(at.href, init);
+    } catch (err) {
+      if (sent.signal?.aborted) throw err;
+      const cause = err instanceof Error ? ((err.cause as Error | undefined) ?? err) : undefined;
+      throw new ServerError(`the server at ${at.origin} did not answer: ${cause?.message || cause?.name || err}`, { cause: err });
+    }
+  }
+
+  /** Sends a request, again if the server is busy. ApiError: the server refuses it. */
+  async send(method: string, path: string, sent: Sent = {}): Promise<Response> {
+    for (let left = this.#retries; ; left--) {
+      let answer: Response;
+      try {
+        answer = await this.raw(method, path, sent);
+      } catch (err) {
+        if (!sent.key || left <= 0 || !(err instanceof ServerError)) throw err;
+        await pause(200, sent.signal);
+        continue;
+      }
+      if (answer.ok) return answer;
+      const refused = new ApiError(answer.status, await problemOf(answer));
+      const again = left > 0 && refused.retryable && [429, 503].includes(refused.status) && sent.body === undefined;
+      if (!again || refused.retryAfterMs > longestWait) throw refused;
+      await pause(refused.retryAfterMs || 1000, sent.signal);
+    }
+  }
+
+  /** Sends a request and returns the JSON of its answer. */
+  async json<T>(method: string, path: string, sent: Sent = {}): Promise<T> {
+    return (await (await this.send(method, path, sent)).json()) as T;
+  }
+
+  /** Yields server-sent events after a number, until the server ends them. It connects again if need be. */
+  async *events(path: string, after = 0, sent: Sent = {}): AsyncGenerator<Event, void> {
+    for (let left = this.#retries; ; left--) {
+      try {
+        const headers: Record<string, string> = after ? { "Last-Event-ID": String(after) } : {};
+        const answer = await this.send("GET", path, { ...sent, headers });
+        if (!answer.body) return;
+        for await (const event of readEvents(answer.body)) {
+          after = event.number || after;
+          left = this.#retries;
+          yield event;
+        }
+        return;
+      } catch (err) {
+        const broke = err instanceof ServerError || err instanceof TypeError; // fetch's of a broken connection
+        if (!broke || left <= 0 || !after || sent.signal?.aborted) throw err;
+        await pause(200, sent.signal);
+      }
+    }
+  }
+}
+
+async function problemOf(answer: Response): Promise<object> {
+  try {
+    const problem: unknown = await answer.json();
+    return typeof problem === "object" && problem !== null ? problem : {};
+  } catch {
+    return {};
+  }
+}
+
+function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener(
+      "abort",
+      () => {
+        clearTimeout(timer);
+        reject(signal.reason);
+      },
+      { once: true },
+    );
+  });
+}
+
+/** Returns a path below /v1. Slashes in a part are quoted. */
+export function pathOf(...parts: string[]): string {
+  return "/v1/" + parts.map(encodeURIComponent).join("/");
+}
+
+/** Returns bytes of base64. */
+export function bytesOf(base64: string): Uint8Array {
+  return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+}
+
+/** Returns bytes as base64. */
+export function base64Of(bytes: Uint8Array): string {
+  let text = "";
+  for (const b of bytes) text += String.fromCharCode(b);
+  return btoa(text);
+}

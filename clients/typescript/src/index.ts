@@ -1,0 +1,134 @@
+/** Run code that nobody trusts in a fresh virtual machine. */
+import { ApiError } from "./errors.js";
+import type { Event } from "./events.js";
+import { type ClientOptions, HTTP, pathOf } from "./http.js";
+import { answer, filesOf, resultOf, Run, type RunOptions, type RunResult, type Verdict } from "./run.js";
+import type { Schemas } from "./schema.js";
+import { Session, type SessionOptions } from "./session.js";
+
+export { ApiError, check, CodeError, ServerError, UnitaskError } from "./errors.js";
+export { Event } from "./events.js";
+export type { ClientOptions } from "./http.js";
+export { Artifact, Run, type RunOptions, type RunResult, type Verdict } from "./run.js";
+export type { Schemas } from "./schema.js";
+export { Files, Session, type SessionOptions, type SessionResult, Task, Values } from "./session.js";
+
+/** A client of `unitask serve`. One with no address starts a server on this computer (Node only). */
+export class Client {
+  readonly #http: HTTP;
+
+  constructor(options: ClientOptions = {}) {
+    this.#http = new HTTP(options);
+  }
+
+  /** Returns the server's address. */
+  url(): Promise<string> {
+    return this.#http.url();
+  }
+
+  /** Runs code in a fresh machine and returns its result. A run without a key ends with its signal or connection. */
+  async run(code: string, options: RunOptions = {}): Promise<RunResult> {
+    const { language = "python", files, signal, onEvent, onQuestion, key, ...rest } = options;
+    const json = { code, language, files: filesOf(files), ...rest };
+    if (!onEvent && !onQuestion) {
+      return resultOf(this.#http, await this.#http.json("POST", "/v1/runs", { json, key, signal }));
+    }
+    const run = await this.#begin(json, key);
+    const cancel = () => void run.cancel().catch(() => undefined);
+    signal?.addEventListener("abort", cancel);
+    try {
+      signal?.throwIfAborted();
+      for await (const event of run.events()) {
+        await onEvent?.(event);
+        if (event.kind === "question" && onQuestion) await this.#ask(event, onQuestion);
+      }
+      return await run.result();
+    } finally {
+      signal?.removeEventListener("abort", cancel);
+      await run.cancel().catch(() => undefined);
+    }
+  }
+
+  async #ask(event: Event, onQuestion: NonNullable<RunOptions["onQuestion"]>): Promise<void> {
+    const question = event.data as unknown as Schemas["Question"];
+    try {
+      await this.answer(question, await onQuestion(question));
+    } catch (err) {
+      if (!(err instanceof ApiError) || err.code !== "approval.none") throw err; // it is too late
+    }
+  }
+
+  async #begin(json: object, key: string | undefined): Promise<Run> {
+    const begun = await this.#http.json<Schemas["RunState"]>("POST", "/v1/runs", { query: { wait: false }, json, key });
+    return new Run(this.#http, begun.runId);
+  }
+
+  /** Begins a run and returns. */
+  start(code: string, options: Omit<RunOptions, "onEvent" | "onQuestion" | "signal"> = {}): Promise<Run> {
+    const { language = "python", files, key, ...rest } = options;
+    return this.#begin({ code, language, files: filesOf(files), ...rest }, key);
+  }
+
+  /** Returns a run by its id, without asking the server. */
+  getRun(id: string): Run {
+    return new Run(this.#http, id);
+  }
+
+  /** Yields your runs, the newest first. */
+  async *runs(options: { status?: string } = {}): AsyncGenerator<Schemas["RunSummary"], void> {
+    let before: string | undefined;
+    do {
+      const query = { status: options.status, before };
+      const page: Schemas["RunList"] = await this.#http.json("GET", "/v1/runs", { query });
+      yield* page.runs;
+      before = page.next;
+    } while (before);
+  }
+
+  /** Starts a session. `await using` ends it at the end of its block; without, call close. */
+  async session(options: SessionOptions = {}): Promise<Session> {
+    const { language = "python", files, key, ...rest } = options;
+    const json = { language, files: filesOf(files), ...rest };
+    return new Session(this.#http, await this.#http.json("POST", "/v1/sessions", { json, key }));
+  }
+
+  /** Returns a session of yours by its id. ApiError 404: there is none. */
+  async getSession(id: string): Promise<Session> {
+    return new Session(this.#http, await this.#http.json("GET", pathOf("sessions", id)));
+  }
+
+  /** Returns your sessions. */
+  async sessions(): Promise<Schemas["Session"][]> {
+    return (await this.#http.json<{ sessions: Schemas["Session"][] }>("GET", "/v1/sessions")).sessions;
+  }
+
+  /** Returns the open questions of your runs and sessions. */
+  async questions(): Promise<Schemas["Question"][]> {
+    return (await this.#http.json<{ questions: Schemas["Question"][] }>("GET", "/v1/approvals")).questions;
+  }
+
+  /** Answers a question: deny, once (this connection or request) or allow (the host, in this run). */
+  answer(question: Schemas["Question"], verdict: Verdict): Promise<void> {
+    return answer(this.#http, question, verdict);
+  }
+
+  /** Yields the begins and ends of your runs, without an end. */
+  events(): AsyncGenerator<Event, void> {
+    return this.#http.events("/v1/events");
+  }
+
+  /** Returns the server's version, languages and images. */
+  about(): Promise<Schemas["About"]> {
+    return this.#http.json("GET", "/v1/about");
+  }
+
+  /** Returns the images. */
+  async images(): Promise<Schemas["Image"][]> {
+    return (await this.#http.json<{ images: Schemas["Image"][] }>("GET", "/v1/images")).images;
+  }
+
+  /** Returns whether code can run on the server, and what it lacks. */
+  doctor(): Promise<Schemas["Report"]> {
+    return this.#http.json("GET", "/v1/doctor");
+  }
+}

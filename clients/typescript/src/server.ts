@@ -1,0 +1,53 @@
+import { ServerError } from "./errors.js";
+
+/** Milliseconds for the start of a server. */
+const startTime = 60_000;
+
+let running: Promise<string> | undefined;
+
+/** Returns the address of a `unitask serve` of this process, which it starts once. The server ends with the process. */
+export function localServer(): Promise<string> {
+  running ??= start().catch((err: unknown) => {
+    running = undefined;
+    throw err;
+  });
+  return running;
+}
+
+async function start(): Promise<string> {
+  const env = globalThis.process?.env;
+  if (!env) throw new ServerError("name the server's url: no server can be started here");
+  const { spawn } = await import("node:child_process");
+  const program = env["UNITASK_BIN"] ?? "unitask";
+  const child = spawn(program, ["serve", "--listen", "127.0.0.1:0", "--until-eof", "--drain", "1s"], {
+    stdio: ["pipe", "ignore", "pipe"], // it ends with its input, however this process ends
+    detached: true, // Ctrl-C is for the code that uses it
+  });
+  const { stdin, stderr } = child;
+  return new Promise((resolve, reject) => {
+    let said = "";
+    const fail = (why: string) => reject(new ServerError(why));
+    const timer = setTimeout(() => {
+      stdin.destroy();
+      fail(`${program} serve did not start in ${startTime / 1000} s: ${said}`);
+    }, startTime);
+    stderr.setEncoding("utf8").on("data", (text: string) => {
+      said = (said + text).slice(-4096);
+      const found = /serving (http:\/\/[0-9.]+:[0-9]+)/.exec(said);
+      if (!found?.[1]) return;
+      clearTimeout(timer);
+      child.unref(); // the process may end while it runs
+      for (const stream of [stdin, stderr]) (stream as unknown as { unref(): void }).unref();
+      resolve(found[1]);
+    });
+    child.on("error", (err) => {
+      clearTimeout(timer);
+      fail(`start ${program}: ${err.message}: install it, set UNITASK_BIN to it, or UNITASK_URL to a server`);
+    });
+    child.on("exit", () => {
+      clearTimeout(timer);
+      running = undefined;
+      fail(`${program} serve did not start: ${said}`);
+    });
+  });
+}
