@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -56,30 +56,6 @@ func execs(t *testing.T, s *unitask.Session, rows []execRow) {
 				row.exit, row.stdout, row.stderr)
 		}
 	}
-}
-
-// partsImage writes a container image of Debian's packages, as far as they are parts of bundled images.
-func partsImage(t *testing.T, name string, config map[string]any) string {
-	t.Helper()
-	vendor, root := filepath.Join(baseHome, "vendor", runtime.GOARCH), t.TempDir()
-	for link, target := range map[string]string{"bin": "usr/bin", "usr/bin/sh": "bash", "usr/bin/python3": "python3.13"} {
-		at := filepath.Join(root, link)
-		err := os.MkdirAll(filepath.Dir(at), 0o755)
-		if err = errors.Join(err, os.Symlink(target, at)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	layer := filepath.Join(t.TempDir(), "layer.tar")
-	args := []string{"-c", "-f", layer, "--owner=0", "--group=0", "--mode=u+rwX,go+rX", "-C", root, "."}
-	for _, part := range []string{"libc", "bash", "coreutils", "tar", "libtinfo6", "libacl1", "libattr1", "libselinux1",
-		"libpcre2-8-0", "libcap2", "libgmp10", "libssl3", "libzstd1", "python", "libpython-minimal", "libpython-stdlib",
-		"zlib1g", "libexpat1", "libffi8"} {
-		args = append(args, "-C", filepath.Join(vendor, part, "root"), ".")
-	}
-	if out, err := exec.Command("tar", args...).CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v\n%s", err, out)
-	}
-	return savedImage(t, name, layer, config)
 }
 
 // A session of a container image of busybox: its user by name, its variables, folder and volumes; its entry point does
@@ -189,7 +165,7 @@ func TestSessionContainerWithoutShell(t *testing.T) {
 		t.Fatalf("tar: %v\n%s", err, out)
 	}
 	s := containerSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "test/bare:1"}},
-		savedImage(t, "test/bare:1", layer, map[string]any{"User": "4321:77", "Entrypoint": []string{"/opt/id"}}))
+		testhome.Saved(t, "test/bare:1", layer, map[string]any{"User": "4321:77", "Entrypoint": []string{"/opt/id"}}))
 	execs(t, s, []execRow{{args: []string{"/opt/id"}, stdout: "uid=4321 gid=77 groups=77\n"},
 		{script: "echo", stderr: "no such file", exit: 127}})
 	ctx := t.Context()
@@ -216,7 +192,7 @@ func TestSessionContainerDebian(t *testing.T) {
 	rt := openRuntime(t, unitask.Options{Home: home})
 	s := containerSession(t, rt, unitask.SessionRequest{Root: true, Request: unitask.Request{Image: "test/debian:1",
 		Language: "python", Env: map[string]string{"B": "given"}}},
-		partsImage(t, "test/debian:1", map[string]any{"User": "1000", "Env": []string{"A=image", "B=image"}}))
+		testhome.Debian(t, baseHome, "test/debian:1", map[string]any{"User": "1000", "Env": []string{"A=image", "B=image"}}))
 	if got := value(t, s, "", "x = 41; import os; f'{os.getuid()} {os.getcwd()} {os.environ[\"A\"]} {os.environ[\"B\"]}'"); got !=
 		"'1000 /work image given'" {
 		t.Error(got)

@@ -21,8 +21,8 @@ import (
 // containerTrustFile is trustFile in a container image: its user may have no home.
 const containerTrustFile = supervisor.DriverDir + "ca.pem"
 
-// contained reports whether the session's image is a container's.
-func (s *Session) contained() bool {
+// OfContainer reports whether the session's image is a container's.
+func (s *Session) OfContainer() bool {
 	im := s.made.Code.Image
 	return im != nil && im.Payload.Container
 }
@@ -51,7 +51,7 @@ func containerFolders() (list []program.File) {
 // lacks returns the error of a step whose interpreter did not start.
 func (s *Session) lacks(l supervisor.Language, err error) error {
 	why := fmt.Sprintf("%v; its other interpreters continue", err)
-	if s.contained() && errors.Is(err, syscall.ENOENT) {
+	if s.OfContainer() && errors.Is(err, syscall.ENOENT) {
 		why = fmt.Sprintf("and the image has no %s, which runs such steps: name another language, or run commands", l.Args[0])
 	}
 	return policy.Bad("language", l.Name, "can't be run in this session, which has the %s image: %s", s.Image, why)
@@ -60,7 +60,7 @@ func (s *Session) lacks(l supervisor.Language, err error) error {
 // copies returns the error of a command of the image that copies folders and did not start.
 func (s *Session) copies(name string, err error) error {
 	var failed *supervisor.StartError
-	if s.contained() && errors.As(err, &failed) {
+	if s.OfContainer() && errors.As(err, &failed) {
 		return fmt.Errorf("copy %s: the image %s has no %s, which copies folders in it: copy single files", name, s.Image,
 			failed.Name)
 	}

@@ -391,7 +391,7 @@ func (s *Session) trust(ctx context.Context) error {
 	}
 	file := trustFile
 	bundle, err := s.ReadFile(ctx, "/etc/ssl/certs/ca-certificates.crt", 0, maxBundle)
-	if s.contained() {
+	if s.OfContainer() {
 		file = containerTrustFile
 		if errors.Is(err, fs.ErrNotExist) { // it need not have any
 			err = nil
