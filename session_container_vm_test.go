@@ -82,7 +82,7 @@ func TestSessionContainer(t *testing.T) {
 	}
 	for language, program := range map[string]string{"": "bash", "python": "python3", "js": "node"} {
 		_, err := s.Run(t.Context(), unitask.Step{Language: language, Code: "1"})
-		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "the image has no "+program) {
+		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "test/app:1 has no "+program) {
 			t.Errorf("a step in %q: %v", language, err)
 		}
 	}
@@ -197,6 +197,9 @@ func TestSessionContainerDebian(t *testing.T) {
 		"'1000 /work image given'" {
 		t.Error(got)
 	}
+	if got := value(t, s, "js", "const y = 1; process.getuid() + y"); got != "1001" {
+		t.Error(got)
+	}
 	if got := value(t, s, "shell", "n=1; echo $BASH_VERSION | head -c 1"); got != "5" {
 		t.Error(got)
 	}
@@ -212,7 +215,7 @@ func TestSessionContainerDebian(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if got := value(t, again, "python", "x + 1") + value(t, again, "shell", "echo $n $B"); got != "421 given\n" {
+	if got := value(t, again, "python", "x + 1") + value(t, again, "js", "y + 1") + value(t, again, "shell", "echo $n $B"); got != "4221 given\n" {
 		t.Error(got)
 	}
 	execs(t, again, []execRow{{script: "id -u; pwd", stdout: "1000\n/work\n"}})

@@ -50,11 +50,12 @@ func containerFolders() (list []program.File) {
 
 // lacks returns the error of a step whose interpreter did not start.
 func (s *Session) lacks(l supervisor.Language, err error) error {
-	why := fmt.Sprintf("%v; its other interpreters continue", err)
 	if s.OfContainer() && errors.Is(err, syscall.ENOENT) {
-		why = fmt.Sprintf("and the image has no %s, which runs such steps: name another language, or run commands", l.Args[0])
+		return policy.Bad("language", l.Name, "can't be run in this session: the image %s has no %s; name another language, "+
+			"or run commands, which work", s.Image, l.Args[0])
 	}
-	return policy.Bad("language", l.Name, "can't be run in this session, which has the %s image: %s", s.Image, why)
+	return policy.Bad("language", l.Name,
+		"can't be run in this session, which has the %s image: %v; its other interpreters continue", s.Image, err)
 }
 
 // copies returns the error of a command of the image that copies folders and did not start.

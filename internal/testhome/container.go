@@ -14,7 +14,7 @@ import (
 )
 
 // Debian writes a container image of Debian's packages, as far as they are parts of the base's bundled images: bash,
-// coreutils, tar, grep and Python. It returns the path of an archive in docker save's format.
+// coreutils, findutils, tar, grep, Python and Node. It returns the path of an archive in docker save's format.
 func Debian(t testing.TB, base, name string, config map[string]any) string {
 	t.Helper()
 	vendor, root := filepath.Join(base, "vendor", runtime.GOARCH), t.TempDir()
@@ -34,11 +34,12 @@ func Debian(t testing.TB, base, name string, config map[string]any) string {
 	}
 	layer := filepath.Join(t.TempDir(), "layer.tar")
 	args := []string{"-c", "-f", layer, "--owner=0", "--group=0", "--mode=u+rwX,go+rX", "-C", root, "."}
-	for _, part := range []string{"libc", "bash", "coreutils", "tar", "grep", "libtinfo6", "libacl1", "libattr1",
-		"libselinux1", "libpcre2-8-0", "libcap2", "libgmp10", "libssl3", "libzstd1", "python", "libpython-minimal",
-		"libpython-stdlib", "zlib1g", "libexpat1", "libffi8"} {
+	for _, part := range []string{"libc", "bash", "coreutils", "tar", "grep", "findutils", "libtinfo6", "libacl1",
+		"libattr1", "libselinux1", "libpcre2-8-0", "libcap2", "libgmp10", "libssl3", "libzstd1", "python", "libpython-minimal",
+		"libpython-stdlib", "zlib1g", "libexpat1", "libffi8", "libstdc++", "libgcc", "libatomic1"} {
 		args = append(args, "-C", filepath.Join(vendor, part, "root"), ".")
 	}
+	args = append(args, "--transform=s,^node$,usr/bin/node,", "-C", filepath.Join(vendor, "node"), "node")
 	if out, err := exec.Command("tar", args...).CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v\n%s", err, out)
 	}
