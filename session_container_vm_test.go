@@ -72,7 +72,7 @@ func TestSessionContainer(t *testing.T) {
 		{script: "id; pwd; echo $HOME $A; stat -L -c '%u %n' /work /out /srv/x /data/deep",
 			stdout: "uid=1234(app) gid=1235(app) groups=77(more),1235(app)\n/srv/x\n/home/app b c\n" +
 				"0 /work\n1234 /out\n0 /srv/x\n0 /data/deep\n"},
-		{script: "cat /secret; ls /image /stage /unitask/lib; kill -9 1; echo on", stdout: "on\n", stderr: "Permission denied"},
+		{script: "cat /secret; ls /image /stage; kill -9 1; echo on", stdout: "on\n", stderr: "Permission denied"},
 		{args: []string{"nosuch"}, stderr: "no such file", exit: 127},
 		{script: "sleep 600 >/dev/null 2>&1 & echo $! > /work/pid"},
 	})
@@ -89,7 +89,8 @@ func TestSessionContainer(t *testing.T) {
 	containerFiles(t, rt, s)
 	t.Run("terminal", func(t *testing.T) {
 		var out bytes.Buffer
-		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "test -t 0 && stat -Lc %u /proc/self/fd/0"},
+		res, err := s.Exec(t.Context(), unitask.Command{
+			Args:     []string{"sh", "-c", "test -t 0 && stat -Lc %u /proc/self/fd/0"},
 			Terminal: &unitask.Terminal{Size: unitask.TerminalSize{Columns: 80, Rows: 24}}, Stdout: &out})
 		if err != nil || res.ExitCode != 0 || out.String() != "1234\r\n" {
 			t.Errorf("%+v %v %q", res, err, out.String())
@@ -160,17 +161,28 @@ func TestSessionContainerWithoutShell(t *testing.T) {
 	needVM(t)
 	layer := filepath.Join(t.TempDir(), "layer.tar")
 	box := filepath.Join(baseHome, "vendor", runtime.GOARCH, "busybox", "root", "bin")
-	if out, err := exec.Command("tar", "-c", "-f", layer, "--transform=s,busybox,opt/id,", "-C", box,
+	if out, err := exec.Command("tar", "-c", "-f", layer, "--transform=s,busybox,opt/busybox,", "-C", box,
 		"busybox").CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v\n%s", err, out)
 	}
-	s := containerSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "test/bare:1"}},
-		testhome.Saved(t, "test/bare:1", layer, map[string]any{"User": "4321:77", "Entrypoint": []string{"/opt/id"}}))
-	execs(t, s, []execRow{{args: []string{"/opt/id"}, stdout: "uid=4321 gid=77 groups=77\n"},
+	s := containerSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "test/bare:1",
+		Secrets: map[string]string{"KEY": "0123456789-abcdef"}, AllowNet: []string{"api.example.com"},
+		SecretHosts: map[string][]string{"KEY": {"api.example.com"}}}},
+		testhome.Saved(t, "test/bare:1", layer, map[string]any{"User": "4321:77", "Entrypoint": []string{"/opt/busybox"}}))
+	execs(t, s, []execRow{{args: []string{"/opt/busybox", "id"}, stdout: "uid=4321 gid=77 groups=77\n"},
 		{script: "echo", stderr: "no such file", exit: 127}})
 	ctx := t.Context()
 	if err := s.WriteFile(ctx, "a/b", []byte("text"), 0o600); err != nil {
 		t.Error(err)
+	}
+	// Clients trust the broker of the secret, although the image has no certificates.
+	res, err := s.Exec(ctx, unitask.Command{Args: []string{"/opt/busybox", "sh", "-c", "echo $SSL_CERT_FILE"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := s.ReadFile(ctx, strings.TrimSpace(string(res.Stdout)), 0, 0); err != nil ||
+		!strings.Contains(string(text), "BEGIN CERTIFICATE") {
+		t.Errorf("%q %q %v", res.Stdout, text, err)
 	}
 	list, _, err := s.List(ctx, "/work", 2)
 	if err != nil || len(list) != 2 || list[1].Path != "/work/a/b" {
@@ -193,8 +205,8 @@ func TestSessionContainerDebian(t *testing.T) {
 	s := containerSession(t, rt, unitask.SessionRequest{Root: true, Request: unitask.Request{Image: "test/debian:1",
 		Language: "python", Env: map[string]string{"B": "given"}}},
 		testhome.Debian(t, baseHome, "test/debian:1", map[string]any{"User": "1000", "Env": []string{"A=image", "B=image"}}))
-	if got := value(t, s, "", "x = 41; import os; f'{os.getuid()} {os.getcwd()} {os.environ[\"A\"]} {os.environ[\"B\"]}'"); got !=
-		"'1000 /work image given'" {
+	if got := value(t, s, "", "x = 41; import os\n"+
+		"f'{os.getuid()} {os.getcwd()} {os.environ[\"A\"]} {os.environ[\"B\"]}'"); got != "'1000 /work image given'" {
 		t.Error(got)
 	}
 	if got := value(t, s, "js", "const y = 1; process.getuid() + y"); got != "1001" {
@@ -215,7 +227,8 @@ func TestSessionContainerDebian(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if got := value(t, again, "python", "x + 1") + value(t, again, "js", "y + 1") + value(t, again, "shell", "echo $n $B"); got != "4221 given\n" {
+	if got := value(t, again, "python", "x + 1") + value(t, again, "js", "y + 1") +
+		value(t, again, "shell", "echo $n $B"); got != "4221 given\n" {
 		t.Error(got)
 	}
 	execs(t, again, []execRow{{script: "id -u; pwd", stdout: "1000\n/work\n"}})

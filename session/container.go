@@ -10,6 +10,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/supervisor"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
@@ -39,11 +40,14 @@ func containerSteps(name string) (*language.Language, error) {
 	return l, nil
 }
 
-// containerFolders returns the folders that a session adds to a container image. The image's own working folder stays
-// as it is.
-func containerFolders() (list []program.File) {
+// containerFiles returns the folders that a session adds to a container image, and the library with which the image's
+// Node survives a fork. The image's own working folder stays as it is.
+func (s *Session) containerFiles(arch image.Arch) (list []program.File) {
 	for _, dir := range []string{contract.WorkDir, supervisor.DriverDir} {
 		list = append(list, program.File{File: guest.File{Path: path.Clean(dir), Mode: fs.ModeDir | 0o755, User: true}})
+	}
+	if library := s.manager.Engine.Images.Parts().NodeLibrary(arch); library != "" {
+		list = append(list, program.TextFile(contract.Library, library))
 	}
 	return list
 }

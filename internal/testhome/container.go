@@ -35,8 +35,8 @@ func Debian(t testing.TB, base, name string, config map[string]any) string {
 	layer := filepath.Join(t.TempDir(), "layer.tar")
 	args := []string{"-c", "-f", layer, "--owner=0", "--group=0", "--mode=u+rwX,go+rX", "-C", root, "."}
 	for _, part := range []string{"libc", "bash", "coreutils", "tar", "grep", "findutils", "libtinfo6", "libacl1",
-		"libattr1", "libselinux1", "libpcre2-8-0", "libcap2", "libgmp10", "libssl3", "libzstd1", "python", "libpython-minimal",
-		"libpython-stdlib", "zlib1g", "libexpat1", "libffi8", "libstdc++", "libgcc", "libatomic1"} {
+		"libattr1", "libselinux1", "libpcre2-8-0", "libcap2", "libgmp10", "libssl3", "libzstd1", "python",
+		"libpython-minimal", "libpython-stdlib", "zlib1g", "libexpat1", "libffi8", "libstdc++", "libgcc", "libatomic1"} {
 		args = append(args, "-C", filepath.Join(vendor, part, "root"), ".")
 	}
 	args = append(args, "--transform=s,^node$,usr/bin/node,", "-C", filepath.Join(vendor, "node"), "node")
