@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -402,46 +400,4 @@ func TestOwnDebianRefused(t *testing.T) {
 	if !errors.Is(err, image.ErrOffline) {
 		t.Errorf("offline: %v", err)
 	}
-}
-
-// savedImage writes an image of one layer in docker save's format.
-func savedImage(t *testing.T, name, layer string, config map[string]any) string {
-	t.Helper()
-	content, err := os.ReadFile(layer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.Marshal(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": config,
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sha256Hex(content)}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name},
-		"Layers": []string{"layer.tar"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "image.tar")
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	w := tar.NewWriter(f)
-	for _, m := range []struct {
-		name string
-		data []byte
-	}{{"config.json", text}, {"layer.tar", content}, {"manifest.json", list}} {
-		err := w.WriteHeader(&tar.Header{Name: m.name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(m.data))})
-		if err == nil {
-			_, err = w.Write(m.data)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
 )
 
 // debootstrapped is a container image of this host's release, made by mmdebstrap.
@@ -33,7 +34,8 @@ func debootstrapped(t *testing.T, rt *unitask.Runtime, name string) *image.Conta
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("mmdebstrap: %v\n%s", err, out)
 	}
-	c, err := rt.Catalog().Import(t.Context(), savedImage(t, name, layer, map[string]any{"Cmd": []string{"bash"}}), "", "")
+	file := testhome.Saved(t, name, layer, map[string]any{"Cmd": []string{"bash"}})
+	c, err := rt.Catalog().Import(t.Context(), file, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

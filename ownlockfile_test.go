@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/internal/testhome"
 )
 
 // lockedLayer writes the lock file of an image over a container image.
@@ -48,7 +49,7 @@ func tinyImage(t *testing.T, rt *unitask.Runtime, name string, files ...*tar.Hea
 	if err := errors.Join(w.Close(), os.WriteFile(layer, out.Bytes(), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := rt.Catalog().Import(t.Context(), savedImage(t, name, layer, nil), "", "")
+	c, err := rt.Catalog().Import(t.Context(), testhome.Saved(t, name, layer, nil), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

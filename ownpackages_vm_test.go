@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
 )
 
 // toolsImage writes a container image with Python and pip, and Node and npm, from the vendored parts.
@@ -88,7 +89,7 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return savedImage(t, name, layer, map[string]any{"Env": []string{"PATH=/usr/bin"}})
+	return testhome.Saved(t, name, layer, map[string]any{"Env": []string{"PATH=/usr/bin"}})
 }
 
 // addPipAndNpm adds both tools to an image.

@@ -145,9 +145,11 @@ func (a *app) sessionNew() *cobra.Command {
 		Use:   "new [flags]",
 		Short: "Start a session, and print its id",
 		Long: `New starts a machine that stays, under the policy of a run, and prints the session's
-id. The machine has its files, folders, network and secrets from its beginning.`,
+id. The machine has its files, folders, network and secrets from its beginning. In a
+container image, steps run in its own bash, python3 or node, and commands need none.`,
 		Example: `  unitask session new --name agent --image shell --project
   unitask session new --name build --lang python --dir ./data
+  unitask session new --name box --image debian:12
   unitask session run build --code 'x = 40'
   unitask session run build --code 'x + 2'
   unitask session rm build`,

@@ -83,6 +83,20 @@ func (ps Parts) Get(arch Arch, name string) (Part, error) {
 	return p, nil
 }
 
+// NodeLibrary returns the library that reseeds the random numbers of Node, of the guest's compiled programs, or "" if
+// they are not there. It needs glibc.
+func (ps Parts) NodeLibrary(arch Arch) string {
+	p, err := ps.Get(arch, guestPart)
+	if err != nil {
+		return ""
+	}
+	text, err := os.ReadFile(p.path(libraryFile))
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
 // missing names a file that the part must have but lacks, or returns "".
 func (ps Parts) missing(p Part, arch Arch, name string) string {
 	var must []string

@@ -23,6 +23,11 @@ func (s *Server) addTools() {
 		}
 		p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
 		p["image"].Enum = anys(s.rt.Catalog().AllowedImages(s.opts.Ceiling))
+		if listed := s.opts.Ceiling.ContainerImages(); len(listed) > 0 { // which may be patterns
+			p["image"].Description += ": one of " + strings.Join(s.rt.Catalog().AllowedImages(s.opts.Ceiling), ", ") +
+				", or a container image of " + strings.Join(listed, ", ")
+			p["image"].Enum = nil
+		}
 		_, longest := policy.FieldOf("timeoutMs").Bounds()
 		least, most := policy.FieldOf("memoryMb").Bounds()
 		p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest

@@ -97,6 +97,21 @@ func imagePattern(text string) (string, error) {
 	return ref, err
 }
 
+// ContainerImages returns the container images that a ceiling lists by name: references, digests, and patterns that end
+// in *.
+func (c *Ceiling) ContainerImages() (list []string) {
+	for of := c; of != nil; of = of.over {
+		entries, _ := of.most["images"].([]string)
+		for _, entry := range entries {
+			contained := strings.ContainsAny(entry, "/:@") && !IsImageName(entry)
+			if contained && c.Image(strings.TrimSuffix(entry, "*")) && !slices.Contains(list, entry) {
+				list = append(list, entry)
+			}
+		}
+	}
+	return list
+}
+
 // allowsImage reports whether a list's entries allow a name, or everything that a pattern matches.
 func allowsImage(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(entry string) bool {

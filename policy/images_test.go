@@ -43,6 +43,10 @@ func TestReference(t *testing.T) {
 
 func TestCeilingOfReferences(t *testing.T) {
 	c := ceiling(t, `images = ["python", "alpine:3.20", "ghcr.io/acme/*", "docker.io/library/debian:*"]`)
+	if got := strings.Join(c.ContainerImages(), " "); got !=
+		"docker.io/library/alpine:3.20 ghcr.io/acme/* docker.io/library/debian:*" {
+		t.Errorf("of containers: %q", got)
+	}
 	for name, allowed := range map[string]bool{
 		"python": true, "node": false, "docker.io/library/alpine:3.20": true, "docker.io/library/alpine:3.2": false,
 		"docker.io/library/alpine:latest": false,

@@ -162,7 +162,7 @@ func (s *Session) folderCommand(ctx context.Context, name string, e supervisor.E
 	end, err := cmd.Wait(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("copy %s: %w", name, err)
+		return s.copies(name, err)
 	case end.Code != 0 || end.Signal != 0:
 		why := strings.TrimSpace(strings.ToValidUTF8(said.String(), "\ufffd"))
 		return fmt.Errorf(

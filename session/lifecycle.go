@@ -104,6 +104,9 @@ func (s sessionRun) KeepChanges(id string, all []run.PolicyChange) error {
 func (s sessionRun) Files(p *program.Program) []program.File {
 	// The folder belongs to the user, also if a folder of the host is placed there.
 	files := []program.File{{File: guest.File{Path: p.Dir, Mode: fs.ModeDir | 0o755, User: true}}}
+	if p.Image.Payload.Container {
+		files = s.containerFiles(p.Arch)
+	}
 	files = append(files, p.Beside()...)
 	if p.InOneProcess() {
 		l := s.driver()

@@ -34,7 +34,7 @@ const packCalls = 2
 // packFiles packs the session's folder; nil if it is empty or too large, or a step is in progress.
 func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	uses, calls := s.usage.now()
-	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // packing needs a command
+	if uses > 0 || s.Paused() || s.Kernel == oneProcess || s.dir == "/" { // packing needs a command, and a small folder
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepPatience)

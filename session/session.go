@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -149,15 +150,8 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	if err != nil {
 		return nil, err
 	}
-	asked := catalog.Request{Request: req.Request}
-	ref, err := asked.Reference()
-	switch {
-	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
+	if req.Code != "" || req.Check || req.Exec || len(req.Args) > 0 {
 		return bad("code", "of a session", "is given step by step: leave out code, args, check and exec")
-	case err != nil:
-		return nil, err
-	case ref != "":
-		return bad("image", ref, "has no sessions yet: use "+strings.Join(language.SessionImages(), ", "))
 	}
 	if req.Files, err = inWork(req.Files); err == nil {
 		req.Dirs, err = inWork(req.Dirs)
@@ -165,11 +159,18 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	if err != nil {
 		return nil, err
 	}
-	if asked, err = m.Engine.Catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling); err != nil {
+	asked, err := m.Engine.Catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling)
+	if err != nil {
 		return nil, err
 	}
 	asked = asked.WithoutLanguage()
 	l, im, _, err := asked.FindLanguage()
+	if err != nil {
+		return nil, err
+	}
+	if im.Payload.Container {
+		l, err = containerSteps(req.Language)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -388,11 +389,18 @@ func (s *Session) trust(ctx context.Context) error {
 	if s.ca == "" || s.Kernel == oneProcess {
 		return nil
 	}
+	file := trustFile
 	bundle, err := s.ReadFile(ctx, "/etc/ssl/certs/ca-certificates.crt", 0, maxBundle)
+	if s.OfContainer() {
+		file = containerTrustFile
+		if errors.Is(err, fs.ErrNotExist) { // it need not have any
+			err = nil
+		}
+	}
 	if err != nil {
 		return err
 	}
-	if err := s.WriteFile(ctx, trustFile, append(bundle, "\n"+s.ca+"\n"...), 0o644); err != nil {
+	if err := s.WriteFile(ctx, file, append(bundle, "\n"+s.ca+"\n"...), 0o644); err != nil {
 		return err
 	}
 	for _, name := range []string{"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
@@ -401,7 +409,7 @@ func (s *Session) trust(ctx context.Context) error {
 			s.env,
 			func(v string) bool { return len(v) > len(name) && v[:len(name)+1] == name+"=" },
 		) {
-			s.env = append(s.env, name+"="+trustFile)
+			s.env = append(s.env, name+"="+file)
 		}
 	}
 	return nil

@@ -138,8 +138,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*run.Result, error) {
 			got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 			if errors.As(err, new(*supervisor.StartError)) { // the interpreter does not exist in this machine
 				s.steps.forget(lang.Name)
-				return policy.Bad("language", lang.Name,
-					"can't be run in this session, which has the %s image: %v; its other interpreters continue", s.Image, err)
+				return s.lacks(supervisor.Languages[at], err)
 			}
 			x.ended(got.Code, got.End.Signal)
 			x.res.Value = s.redactor.String(got.Value)

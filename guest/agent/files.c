@@ -103,11 +103,13 @@ int on_file(struct agent *a, const uint8_t *p, size_t n)
 	memcpy(path, p + FILE_HEADER, plen);
 	path[plen] = 0;
 	make_parents(path);
+	struct stat st;
 	switch (kind) {
 	case KIND_DIR:
 		if (mkdir(path, mode) < 0 && errno != EEXIST)
 			goto fail;
-		chmod(path, mode);
+		if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode))  // a container's image may have a link there
+			chmod(path, mode);
 		break;
 	case KIND_LINK: {
 		size_t tlen = n - FILE_HEADER - plen;

@@ -176,10 +176,13 @@ static void hide(void)
 			die(dirs[i]);
 }
 
-// privileges keeps the usual privileges of containers, except those for devices and raw sockets.
-// None of them reaches out of the image's root.
-static void privileges(void)
+// privileges makes the calling process the image's user, or its root, with the usual privileges of
+// containers, except those for devices and raw sockets. None of them reaches out of the image's root.
+// It returns -1 if that fails.
+static int privileges(int root)
 {
+	uid_t uid = root ? 0 : container_owner;
+	gid_t gid = root ? 0 : group;
 	static const int kept[] = {CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP,
 				   CAP_NET_BIND_SERVICE, CAP_SYS_CHROOT, CAP_SETFCAP};
 	unsigned long long bits = 0;
@@ -187,28 +190,40 @@ static void privileges(void)
 		bits |= 1ULL << kept[i];
 	for (int c = 0; c <= 63 && prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
 		if (!(bits >> c & 1) && prctl(PR_CAPBSET_DROP, c, 0, 0, 0) < 0)
-			die("drop a privilege");
+			return -1;
 	struct rlimit core = {0, 0}, files = {65536, 65536};
 	setrlimit(RLIMIT_CORE, &core);
 	setrlimit(RLIMIT_NOFILE, &files);
-	if (setgroups(group_count, groups) < 0 || setresgid(group, group, group) < 0)
-		die("become the image's user");
+	if (setgroups(root ? 1 : group_count, root ? &gid : groups) < 0 || setresgid(gid, gid, gid) < 0)
+		return -1;
 	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct caps[2] = {{(unsigned)bits, (unsigned)bits, 0}, {(unsigned)(bits >> 32), (unsigned)(bits >> 32), 0}};
-	if (syscall(SYS_capset, &head, caps) < 0 || setresuid(container_owner, container_owner, container_owner) < 0)
-		die("become the image's user");
+	return syscall(SYS_capset, &head, caps) < 0 || setresuid(uid, uid, uid) < 0 ? -1 : 0;
 }
 
-void container_exec(char **argv, char **env)
+void container_inside(void)
 {
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || chdir("/root") < 0 || syscall(SYS_pivot_root, ".", ".") < 0 ||
 	    umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
 		die("enter the image");
 	umount2("/proc", MNT_DETACH);
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-	put("/proc/self/oom_score_adj", "0");
 	hide();
-	privileges();
+}
+
+void container_rights(int flags)
+{
+	put("/proc/self/oom_score_adj", "0");
+	if (privileges(flags & EXEC_ROOT) < 0)
+		_exit(EXIT_UNKNOWN);
+}
+
+void container_exec(char **argv, char **env)
+{
+	container_inside();
+	put("/proc/self/oom_score_adj", "0");
+	if (privileges(0) < 0)
+		die("become the image's user");
 	fexecve(program, argv, env);
 	_exit(EXIT_NO_EXEC);
 }

@@ -17,7 +17,11 @@ void container_enter(const char *exec);
 // container_fork forks a process that sees only the image: it has separate processes, mounts and
 // messages.
 pid_t container_fork(void);
-// container_exec becomes the program in that process, as the image's user.
+// container_inside makes the image's root that process's own. container_rights then gives a command
+// of a session the rights of the image's user, or of its root (EXEC_ROOT).
+void container_inside(void);
+void container_rights(int flags);
+// container_exec does both, and becomes the program.
 void container_exec(char **argv, char **env);
 // container_upper returns the folder with the changes to the image, -1 if it can't be opened.
 // container_layer begins to write them as an archive that ends in LAYER_END, and returns a

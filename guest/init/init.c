@@ -240,7 +240,7 @@ static int terminal(struct agent *a, unsigned columns, unsigned rows)
 // in_session makes spawn start a session's program.
 static int in_session(struct agent *a)
 {
-	session = a->lazy && !container;
+	session = a->lazy;
 	return session ? 0 : -1;
 }
 
@@ -292,7 +292,11 @@ static void spawn(struct agent *a)
 			// It takes no start: each command brings its own.
 			ssize_t n = write(CTL_FD, (char[]){CONTROL_STARTED}, 1);
 			(void)n;
-			session_run(with_rights);
+			if (container) {
+				container_inside();
+				syscall(SYS_close_range, 4, ~0U, 0);
+			}
+			session_run(container ? container_rights : with_rights, owner);
 		}
 		if (container)
 			container_exec(exec_args, exec_env);

@@ -44,8 +44,9 @@ void session_serve(const struct session *with);
 void session_ended(pid_t pid, uint32_t how);
 
 // session_run is the program on linux. become gives a process the rights of the code's user, or of
-// root, by the flags of its start (EXEC_ROOT, EXEC_MAY_ROOT).
-void session_run(void (*become)(int flags));
+// root, by the flags of its start (EXEC_ROOT, EXEC_MAY_ROOT). The streams of commands belong to owner,
+// the code's user.
+void session_run(void (*become)(int flags), uid_t owner);
 
 // One of the session's own file commands.
 struct file_command {

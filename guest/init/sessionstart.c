@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 static void (*become)(int flags);  // gives a process its rights
+static uid_t owner;  // of the commands' streams
 static int children;  // readable when one has ended
 
 static int open_terminal(int *end, unsigned columns, unsigned rows)
@@ -28,13 +29,18 @@ static int open_terminal(int *end, unsigned columns, unsigned rows)
 	int unlocked = 0, number = -1;
 	char path[32];
 	int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlocked) < 0 || ioctl(master, TIOCGPTN, &number) < 0)
+	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlocked) < 0 || ioctl(master, TIOCGPTN, &number) < 0) {
+		if (master >= 0)  // the root of a container's image has put something else there
+			close(master);
 		return -1;
+	}
 	snprintf(path, sizeof path, "/dev/pts/%d", number);
 	*end = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	struct termios t;
-	if (*end < 0 || fchown(*end, USER_ID, USER_ID) < 0 || tcgetattr(*end, &t) < 0)
+	if (*end < 0 || fchown(*end, owner, owner) < 0 || tcgetattr(*end, &t) < 0) {
+		close(master);
 		return -1;
+	}
 	t.c_iflag |= IUTF8;
 	tcsetattr(*end, TCSANOW, &t);
 	ioctl(*end, TIOCSWINSZ, &size);
@@ -122,7 +128,7 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 				continue;
 			ours[i] = pair[i == IN], theirs[i] = pair[i != IN];
 			// The code can then open /dev/stdout and similar files.
-			if (fchown(pair[0], USER_ID, USER_ID) < 0)
+			if (fchown(pair[0], owner, owner) < 0)
 				failed = errno;
 		}
 	}
@@ -178,14 +184,14 @@ static void reap(void)
 		session_ended(pid, WIFSIGNALED(status) ? (uint32_t)WTERMSIG(status) << 8 : (uint32_t)WEXITSTATUS(status));
 }
 
-void session_run(void (*rights)(int flags))
+void session_run(void (*rights)(int flags), uid_t user)
 {
 	sigset_t mask;
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &mask, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	become = rights;
+	become = rights, owner = user;
 	children = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (children < 0) {
 		dprintf(STDERR_FILENO, "unitask: session: signalfd: %s\n", strerror(errno));

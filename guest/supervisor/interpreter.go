@@ -53,12 +53,12 @@ var shellDriver string
 // is a session's on Nanos. The compiler would compile the driver during the first ten steps, and each would take twice
 // as long on an emulated processor. Programs are not faster with it: hot code is optimized anyway.
 var Languages = []Language{
-	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js",
-		Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},
-	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py",
-		Args: []string{"python3", driverDir + "driver.py"}},
-	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"},
-		Env: []string{"BASH_ENV=" + driverDir + "driver.sh"},
+	{Name: "js", Driver: nodeDriver, Path: DriverDir + "driver.js",
+		Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", DriverDir + "driver.js"}},
+	{Name: "python", Driver: pythonDriver, Path: DriverDir + "driver.py",
+		Args: []string{"python3", DriverDir + "driver.py"}},
+	{Name: "shell", Driver: shellDriver, Path: DriverDir + "driver.sh", Args: []string{"bash"},
+		Env: []string{"BASH_ENV=" + DriverDir + "driver.sh"},
 		// With these variables bash may ignore BASH_ENV (posix, privileged) or exit before or after the first
 		// command (noexec, errexit, onecmd). It may also have a file instead of the driver's pipe (compatibility
 		// before 5.0).
@@ -67,7 +67,8 @@ var Languages = []Language{
 		MaxCode:  1 << 20}, // Bash reads it byte by byte
 }
 
-const driverDir = contract.UnitaskDir + "/session/"
+// DriverDir is the folder of the drivers in the guest.
+const DriverDir = contract.UnitaskDir + "/session/"
 
 // MaxValue bounds a last expression's value, in characters; drivers cut it slightly earlier.
 const MaxValue = 64 << 10

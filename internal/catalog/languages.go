@@ -56,8 +56,11 @@ func (req Request) declaredLanguage() (*language.Language, string) {
 }
 
 // WithoutLanguage returns a session's request. Steps are in the language of the image's base; the declared language's
-// programs are there for commands.
+// programs are there for commands. A container image has no language: each step names its own.
 func (req Request) WithoutLanguage() Request {
+	if ref, err := req.Reference(); ref != "" && err == nil {
+		req.steps, req.Language = true, ""
+	}
 	if req.Custom == nil || req.Custom.Language == nil {
 		return req
 	}

@@ -42,6 +42,10 @@ func (req Request) containerLanguage(ref string) (*language.Language, *language.
 	if req.Check {
 		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the bundled images")
 	}
+	if req.steps {
+		l := language.InContainer(ref, nil, true)
+		return l, &l.Images[0], ".txt", nil
+	}
 	if req.Exec {
 		switch {
 		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.InlineFiles) > 0:
@@ -130,6 +134,7 @@ func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext
 type Request struct {
 	run.Request
 	Custom *Custom
+	steps  bool // it is a session of a container image (WithoutLanguage)
 }
 
 // ResolveCustom finds the custom image that a request names, if any. A custom image replaces the bundled

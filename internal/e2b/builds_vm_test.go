@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/internal/testwait"
+	"github.com/unitask/unitask/policy"
 )
 
 // steps is a list of steps: the type, then the arguments.
@@ -177,7 +180,8 @@ func TestBadBuilds(t *testing.T) {
 		recipe object
 		want   string
 	}{
-		"a container image":     {object{"fromImage": "ubuntu:22.04"}, "has no sessions"},
+		"an image that is not":  {object{"fromImage": "localhost:1/test/none:1"}, "localhost:1/test/none:1"},
+		"an image's login":      {object{"fromImage": "a:1", "fromImageRegistry": object{"type": "registry"}}, "no login"},
 		"files that are not":    {from("COPY", "a", "b"), "not been uploaded"},
 		"a source above":        {from("COPY", "../a", "b"), "not below"},
 		"an owner's option":     {from("COPY", "a", "b", "--from=x"), "USER:GROUP"},
@@ -246,4 +250,41 @@ func TestAttackBuilds(t *testing.T) {
 		status, _ = a.send("GET", "/templates/x/files/"+newToken(), nil, mallory)
 	}
 	attack.Check(t, "many archives", "429", fmt.Sprint(status))
+}
+
+// A build over a container image of this home: its sandboxes have the user and the home of others, and its variables.
+func TestBuildFromContainer(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, true)
+	file := testhome.Debian(t, base, "test/debian:1", map[string]any{"Env": []string{"OF=image"}})
+	made, err := a.rt.Catalog().Import(t.Context(), file, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is := a.built(nil, "refused", object{"fromImage": "test/debian:1"}); is.Status != failed ||
+		!strings.Contains(is.Reason.Message, "built-in ceiling") {
+		t.Errorf("an image that the ceiling does not list: %+v", is)
+	}
+	ceiling, err := policy.ParseCeiling("test", []byte(fmt.Sprintf("images = [%q]", made.Digest)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	usual := a.e2b.opts.Caller
+	a.e2b.opts.Caller = func(r *http.Request) unitask.Caller {
+		caller := usual(r)
+		caller.Ceiling = ceiling
+		return caller
+	}
+	list := steps([]string{"COPY", "src", "app"}, []string{"WORKDIR", "/srv/work"},
+		[]string{"RUN", `echo "$OF $HOME" > told; stat -c %U ~/app/a.txt told >> told`})
+	list[0]["filesHash"] = a.upload(nil, "h1", packed(t, "src/a.txt", "A"))
+	is := a.built(nil, "contained", object{"fromImage": made.Digest, "steps": list})
+	if is.Status != ready || is.Reason != nil {
+		t.Fatalf("%+v", is)
+	}
+	b := a.create(nil, object{"templateID": "contained"})
+	want := "image /home/user\nroot\nroot\nA/srv/work\non\nroot:"
+	if r, err := b.run("cat told ~/app/a.txt; pwd; sudo echo on; head -c 5 /etc/passwd"); err != nil || r.stdout != want {
+		t.Errorf("%q %q %v", r.stdout, r.stderr, err)
+	}
 }

@@ -72,15 +72,23 @@ func (in *recipe) base() (string, error) {
 	if in.FromImage == "" {
 		return "base", nil
 	}
-	name, _, _ := strings.Cut(in.FromImage, "@")
-	if slash := strings.LastIndexByte(name, '/'); strings.LastIndexByte(name, ':') > slash {
-		name = name[:strings.LastIndexByte(name, ':')]
+	if in.Registry != nil {
+		return "", fmt.Errorf("image %.80q: a build has no login of its own: give it to the server's host, as docker login "+
+			"does (docs/containers.md)", in.FromImage)
 	}
-	if template := baseImages[strings.TrimPrefix(name, "docker.io/")]; template != "" && in.Registry == nil {
+	name, digest, _ := strings.Cut(in.FromImage, "@")
+	tagged := strings.LastIndexByte(name, ':') > strings.LastIndexByte(name, '/')
+	bare := name
+	if tagged {
+		bare = name[:strings.LastIndexByte(name, ':')]
+	}
+	if template := baseImages[strings.TrimPrefix(bare, "docker.io/")]; template != "" {
 		return template, nil
 	}
-	return "", fmt.Errorf("image %.80q: unitask builds templates on its own only, because a container image has no "+
-		"sessions: use from_template or from_base_image (docs/e2b.md)", in.FromImage)
+	if !tagged && digest == "" {
+		return name + ":latest", nil
+	}
+	return in.FromImage, nil
 }
 
 // buildRun is a build that goes on: a session, and what the steps so far have set.

@@ -198,6 +198,12 @@ func (s *Server) begin(ctx context.Context, box *sandbox, memoryMB int) error {
 	if err != nil {
 		return err
 	}
+	if made.OfContainer() {
+		if err := settle(ctx, made); err != nil {
+			_ = made.Close()
+			return err
+		}
+	}
 	box.session, box.memoryMB = made, cmp.Or(made.Policy.Effective.MemoryMB, box.memoryMB)
 	if box.interprets = t.interprets; box.interprets && !box.building {
 		go box.warmUp()

@@ -23,6 +23,12 @@ func (p *Program) Adopt(c *image.Container) error {
 		}
 	}
 	maps.Copy(p.env, p.given)
+	if p.Supervisor != nil { // a session has commands, and no program
+		if !p.ownDir && c.Config.Dir != "" {
+			p.Dir = path.Join("/", c.Config.Dir)
+		}
+		return nil
+	}
 	if !p.Command {
 		p.inImage = append([]string{p.Language.Interpreters[0], p.Path}, p.args...)
 		p.nodeArgs = p.Language.Interpreters[1:]

@@ -23,5 +23,5 @@ static void become(int flags)
 
 int main(void)
 {
-	session_run(become);
+	session_run(become, getuid());
 }

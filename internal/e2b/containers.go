@@ -1,0 +1,42 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// settleScript gives the user of a container image the name and the home of a sandbox's user: clients and steps know
+// both. /out belongs to the image's user. It changes nothing if there is a user of that name.
+const settleScript = `set -eu
+set -- $(ls -ldn /out)
+owner=$3 group=$4
+while IFS=: read -r name rest; do
+	if [ "$name" = user ]; then exit 0; fi
+done </etc/passwd
+echo "user:x:$owner:$group::/home/user:/bin/bash" >>/etc/passwd
+echo "user:x:$group:" >>/etc/group
+mkdir -p /root /home/user
+chown -h "$owner:$group" /home/user
+`
+
+// settleTime bounds settleScript.
+const settleTime = 30 * time.Second
+
+// settle prepares a session of a container image for a sandbox.
+func settle(ctx context.Context, s *unitask.Session) error {
+	res, err := s.Exec(ctx, unitask.Command{Args: []string{"/bin/sh", "-c", settleScript}, Dir: "/", User: "root",
+		Timeout: settleTime, ResultBytes: 200})
+	if err != nil {
+		return err
+	}
+	if res.ExitCode != 0 {
+		return fmt.Errorf("the image %s makes no sandbox, which needs sh, ls, mkdir and chown: %w", s.Image,
+			errors.New(cmp.Or(res.Error, string(res.Stderr))))
+	}
+	return nil
+}
