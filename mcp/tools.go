@@ -81,6 +81,7 @@ func (s *Server) addTools() {
 		s.addSessionTools()
 	}
 	s.addWebFetch()
+	s.addWebSearch()
 	s.sdk.AddReceivingMiddleware(s.fitArguments, typeErrors)
 }
 
