@@ -82,6 +82,9 @@ func (s *Server) addResources() {
 	s.sdk.AddResource(&sdk.Resource{URI: imagesURI, Name: "list_images", Title: "Images", MIMEType: "application/json",
 		Description: "What run_code can run code in: " +
 			"each image's name, its languages, what is in it, and whether it is ready."}, s.listImages)
+	s.sdk.AddResource(&sdk.Resource{URI: statsURI, Name: "stats", Title: "Load and limits", MIMEType: "application/json",
+		Description: "How many calls run and wait, your sessions, the limits of this server, and how busy the host is."},
+		s.stats)
 	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
 }
 
