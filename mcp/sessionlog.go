@@ -2,10 +2,12 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -119,6 +121,9 @@ func (s *Server) logPieces(caller unitask.Caller, session *record.Record) (piece
 	}
 	for _, rec := range slices.Backward(steps) {
 		add(logPiece{line: fmt.Sprintf("--- %s %s, %s\n", rec.ID, rec.Created.UTC().Format(time.RFC3339), rec.Status)})
+		if command := commandOf(rec); command != "" {
+			add(logPiece{line: "--- command\n" + command + "\n"})
+		}
 		for _, file := range []string{rec.CodeFile, record.StdoutFile, record.StderrFile} {
 			size := s.sizeOf(rec.ID, file)
 			if size == 0 {
@@ -130,6 +135,23 @@ func (s *Server) logPieces(caller unitask.Caller, session *record.Record) (piece
 		}
 	}
 	return pieces, total, nil
+}
+
+// maxLogCommand bounds a command line in a log, in bytes.
+const maxLogCommand = 4 << 10
+
+// commandOf returns the command line of a step that is a command, "" for other steps.
+func commandOf(rec *record.Record) string {
+	var asked struct {
+		Args []string `json:"args"`
+	}
+	if !strings.HasPrefix(rec.CodeFile, "command") || json.Unmarshal(rec.Request, &asked) != nil {
+		return ""
+	}
+	if len(asked.Args) == 3 && asked.Args[1] == "-c" { // of a shell
+		return atMost(asked.Args[2], maxLogCommand)
+	}
+	return atMost(strings.Join(asked.Args, " "), maxLogCommand)
 }
 
 // sizeOf returns the size of a record's file, 0 if there is none.

@@ -14,10 +14,14 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// step writes the record of a session's step, or with session "" of a session.
+// step writes the record of a session's step, or with session "" of a session. A step without code is a command.
 func step(t *testing.T, rt *unitask.Runtime, owner, session, code, stdout, stderr string) string {
 	t.Helper()
-	r, err := rt.Runs().Create(time.Now(), owner, record.ViaHTTP, "code.js", []byte(code), struct{}{})
+	file, request := "code.js", object{}
+	if code == "" {
+		file, request = "command.sh", object{"args": []string{"/bin/sh", "-c", "the command"}}
+	}
+	r, err := rt.Runs().Create(time.Now(), owner, record.ViaHTTP, file, []byte(code), request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +61,7 @@ func TestAttackSessionLog(t *testing.T) {
 	forged := step(t, rt, "bob", alice, "a forged step", "forged", "")
 	long := strings.Repeat("é", 3<<19)
 	second := step(t, rt, "alice", alice, "the second code", long, "warning")
+	third := step(t, rt, "alice", alice, "", "", "")
 	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}),
 		mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}), "alice-token-0123456789")
 	text, pages, err := readLog(t, cs, "unitask://runs/"+alice+"/log")
@@ -71,7 +76,8 @@ func TestAttackSessionLog(t *testing.T) {
 		return "--- " + id + " " + rec.Created.UTC().Format("2006-01-02T15:04:05Z") + ", done\n"
 	}
 	want := head(first) + "--- code\nthe first code\n--- stdout\none\n\n" + head(second) +
-		"--- code\nthe second code\n--- stdout\n" + long + "\n--- stderr\nwarning\n"
+		"--- code\nthe second code\n--- stdout\n" + long + "\n--- stderr\nwarning\n" + head(third) +
+		"--- command\nthe command\n"
 	if text != want {
 		t.Errorf("the log has %d bytes, want %d: %.300q", len(text), len(want), text)
 	}
