@@ -41,6 +41,7 @@ func TestOwnImage(t *testing.T) {
 	code := "const fs = require('node:fs'); let no; " +
 		"try { fs.writeFileSync('/opt/words/new', '') } catch (e) { no = e.code }\n" +
 		"console.log(fs.readFileSync('/opt/words/a.txt', 'utf8'), process.env.WHO, no)"
+	var limit time.Duration // of the last run
 	run := func(image string, change func(*unitask.Request)) (string, int, error) {
 		req := unitask.Request{Code: code, Image: image}
 		if change != nil {
@@ -50,13 +51,15 @@ func TestOwnImage(t *testing.T) {
 		if err != nil {
 			return "", 0, err
 		}
+		limit = res.Policy.Effective.Timeout
 		return string(res.Stdout) + string(res.Stderr), res.MemoryMB, nil
 	}
 	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), `image "words": use node`) {
 		t.Errorf("nobody has described it: %v", err)
 	}
 	describe(t, filepath.Join(home, "environments"), "words",
-		"from = 'base'\nmemoryMb = 300\ndescription = 'Words in /opt.'\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'me'\n")
+		"from = 'base'\nmemoryMb = 300\ntimeoutSeconds = 45\ndescription = 'Words in /opt.'\n[files]\n"+
+			"'/opt/words' = 'words'\n[env]\nWHO = 'me'\n")
 	describe(t, filepath.Join(home, "environments"), "base", "from = 'node'\n[env]\nWHO = 'base'\n")
 	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(),
 		"and not built: `unitask image build words` does that") {
@@ -74,8 +77,9 @@ func TestOwnImage(t *testing.T) {
 	if err != nil || im.Base != "node" || im.Name != "words" {
 		t.Fatal(im, err)
 	}
-	if out, memory, err := run("words", nil); err != nil || out != "one me EROFS\n" || memory != 300 {
-		t.Errorf("%q %d %v", out, memory, err)
+	if out, memory, err := run("words", nil); err != nil || out != "one me EROFS\n" || memory != 300 ||
+		limit != 45*time.Second {
+		t.Errorf("%q %d %s %v", out, memory, limit, err)
 	}
 
 	// A built image stays the same until it is built again.

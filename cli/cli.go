@@ -142,7 +142,7 @@ machine gone, record kept.`,
 		a.mcpCommand(), a.serveCommand(), a.poolCommand(), a.initCommand(), a.policyCommand(), a.auditCommand(),
 		a.eventsCommand(),
 		a.secretCommand(), a.webCommand(),
-		a.diskCommand(), a.languagesCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(),
+		a.diskCommand(), a.statsCommand(), a.languagesCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(),
 		a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)

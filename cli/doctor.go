@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
+	"github.com/unitask/unitask/internal/web"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
@@ -32,6 +34,7 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 			r := rt.Doctor(cmd.Context())
 			held, err := policy.LoadForModels(rt.Images().Home(), "", "", false)
 			r.Ceiling(held, err)
+			checkSearch(cmd.Context(), rt, r)
 			if !r.OK {
 				a.code = 1
 			}
@@ -60,6 +63,22 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 	cmd.Flags().BoolVar(&attack, "attack", false, "attack the jail from inside, and say what gets through")
 	cmd.Flags().StringVar(&a.accel, "accel", "auto", "accelerator to boot with: auto, kvm, hvf or tcg")
 	return cmd
+}
+
+// checkSearch adds a line to a report for each search backend of the home's configuration.
+func checkSearch(ctx context.Context, rt *unitask.Runtime, r *doctor.Report) {
+	states, err := web.Backends(ctx, rt.Images().Home())
+	if err != nil {
+		states = []web.Backend{{Name: "search", Err: err}}
+	}
+	for _, s := range states {
+		c := doctor.Check{Name: "search", OK: s.Err == nil, Detail: s.Name + " can be asked"}
+		if s.Err != nil {
+			c.Detail, c.Remedy = s.Name+": "+s.Err.Error(), "web_search needs it: see [search."+s.Name+"] of config.toml"
+			r.OK = false
+		}
+		r.Checks = append(r.Checks, c)
+	}
 }
 
 // attack prints the results of the attempts to get out of the jail.

@@ -17,8 +17,8 @@ import (
 func (a *app) webCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "web",
-		Short: "Fetch pages in machines",
-	}, a.webFetch())
+		Short: "Fetch pages in machines, and search",
+	}, a.webFetch(), a.webSearch())
 }
 
 type webFlags struct {

@@ -163,7 +163,7 @@ func checkFound(t *testing.T, got found) {
 	want := found{
 		Tools: []string{"inspect_run", "list_runs", "manage_session", "run_code", "session_command", "session_files",
 			"unitask_doctor", "wait_command"},
-		Resources: []string{"unitask://images"}, Prompts: []string{"hello"}, Templates: 3,
+		Resources: []string{"unitask://images", "unitask://stats"}, Prompts: []string{"hello"}, Templates: 3,
 		Read: map[string]string{
 			"": "true", "/code": "true", "/inlineFiles": "true", "/stdout": "é\n", "/stderr": "", "/netlog": "",
 			"/artifacts/bytes": "0001", "/artifacts/none": "",

@@ -179,6 +179,31 @@ func (q *queue) look(caller string) (err error) {
 	return err
 }
 
+// queueStats is a caller's load, and the limits that it meets.
+type queueStats struct {
+	Running         int `json:"running"`
+	Waiting         int `json:"waiting"`
+	MostRunning     int `json:"mostRunning"`
+	MostWaiting     int `json:"mostWaiting"`
+	CallerMost      int `json:"callerMost,omitempty"`      // running and waiting; 0 is no limit
+	CallerPerMinute int `json:"callerPerMinute,omitempty"` // 0 is no limit
+}
+
+// stats returns a caller's calls. With all, it returns those of all callers.
+func (q *queue) stats(caller string, all bool) (s queueStats) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s = queueStats{MostRunning: q.slotsOfOne(), MostWaiting: q.placesOfOne(), CallerMost: q.perCaller,
+		CallerPerMinute: q.perMinute}
+	if load := q.callers[caller]; load != nil {
+		s.Running, s.Waiting = load.running, load.waiting
+	}
+	if all {
+		s.Running, s.Waiting, s.MostRunning, s.MostWaiting = q.running, len(q.waiting), q.slots, q.most
+	}
+	return s
+}
+
 func (q *queue) inRate(load *callerLoad) bool { return q.perMinute == 0 || load.rate.Allow() }
 
 func tooOften(limit *rate.Limiter, most int, what string) error {

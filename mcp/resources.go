@@ -69,7 +69,7 @@ func (s *Server) addResources() {
 		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain",
 			Description: fmt.Sprintf(
 				"A run's code, stdout, stderr, netlog (a JSON object a line), console, "+
-					"or inlineFiles (the files beside the code, as JSON). "+
+					"inlineFiles (the files beside the code, as JSON), or log (of a session: all of its steps). "+
 					"Of one that is longer it is the first %d bytes, or those from offset on; "+
 					"_meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
 		{URITemplate: runsURI + "{id}/artifacts/{+path}{?offset}", Name: "artifact", Title: "An artifact",
@@ -82,6 +82,9 @@ func (s *Server) addResources() {
 	s.sdk.AddResource(&sdk.Resource{URI: imagesURI, Name: "list_images", Title: "Images", MIMEType: "application/json",
 		Description: "What run_code can run code in: " +
 			"each image's name, its languages, what is in it, and whether it is ready."}, s.listImages)
+	s.sdk.AddResource(&sdk.Resource{URI: statsURI, Name: "stats", Title: "Load and limits", MIMEType: "application/json",
+		Description: "How many calls run and wait, your sessions, the limits of this server, and how busy the host is."},
+		s.stats)
 	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
 }
 
@@ -177,6 +180,9 @@ func (s *Server) resource(ctx context.Context, caller unitask.Caller, uri string
 			return nil, err
 		}
 		return page(ctx, f, artifactURI(id, name), mimeType(name), from, artifactBytes)
+	}
+	if rest == logPart {
+		return s.sessionLog(ctx, caller, rec, from)
 	}
 	file, ok := parts[rest]
 	if rest == "code" {

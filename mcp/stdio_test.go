@@ -89,13 +89,14 @@ func TestStdio(t *testing.T) {
 	readArtifacts(t, cs, id)
 	listed := 0
 	for r, err := range cs.Resources(t.Context(), nil) {
-		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") && r.URI != "unitask://images" {
+		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") && r.URI != "unitask://images" &&
+			r.URI != "unitask://stats" {
 			t.Errorf("%+v %v", r, err)
 		}
 		listed++
 	}
 	_, out, _ = call(t, cs, "list_runs", object{"status": "timeout"})
-	if runs := out["runs"].([]any); len(runs) != 1 || listed != 7 {
+	if runs := out["runs"].([]any); len(runs) != 1 || listed != 8 {
 		t.Errorf("%v, %d resources", runs, listed)
 	}
 	_, out, _ = call(t, cs, "inspect_run", object{"runId": id})

@@ -86,6 +86,7 @@ func (s *Server) addTools() {
 		s.addSessionTools()
 	}
 	s.addWebFetch()
+	s.addWebSearch()
 	s.sdk.AddReceivingMiddleware(s.fitArguments, typeErrors)
 }
 

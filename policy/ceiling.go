@@ -368,6 +368,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 # true: models may fetch pages of the hosts above (web_fetch); false: nobody fetches pages.
 # webFetch = true
 
+# Search backends that may be asked (web_search), by their names in config.toml of unitask's home.
+# webSearch = ["searxng"]
+
 # false: no debugger may join a run's machine (unitask debug).
 # debug = false
 

@@ -98,6 +98,7 @@ var Limits = []Field{
 var tools = []Field{
 	{Key: "hostFiles", kind: permission{}},
 	{Key: "writeUnder", kind: mounts{}},
+	{Key: "webSearch", kind: searching{}},
 }
 
 // every lists the fields that a ceiling may have.

@@ -18,9 +18,9 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn returns the ceiling on models' runs, key by key, unless a file says otherwise. It allows no container images,
-// no packages, no secrets, no raw TCP, no web_fetch and no tools for the host's files. It allows only files of dir. It
-// allows none if dir is "", or is or contains the user's home, or home, unitask's own, which has the records of all
-// runs.
+// no packages, no secrets, no raw TCP, no web_fetch, no web_search and no tools for the host's files. It allows only
+// files of dir. It allows none if dir is "", or is or contains the user's home, or home, unitask's own, which has the
+// records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := realpath.Of(dir)
@@ -36,7 +36,8 @@ func BuiltIn(dir, home string) *Ceiling {
 	}
 	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Concat(ImageNames, TemplateImages),
 		"packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under,
-		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}, "webFetch": false}}
+		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}, "webFetch": false,
+		"webSearch": []string{}}}
 }
 
 // holds reports whether a folder is another one, or above it, even if a mount gives it another path.

@@ -21,6 +21,15 @@ func usualSessions(memory, _ int64) policy.SessionLimits {
 	}
 }
 
+// Limits returns the limits of sessions under a ceiling on this host.
+func Limits(c *policy.Ceiling) policy.SessionLimits {
+	most, _, err := c.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))
+	if err != nil {
+		return policy.SessionLimits{}
+	}
+	return most
+}
+
 const (
 	mostUsualSessions = 64
 	minPaused         = 1 << 30

@@ -56,7 +56,10 @@ const (
 	CeilingForgotten Kind = "ceiling.forgotten"
 	HostStarted      Kind = "host.started" // a command of the host that a ceiling declares
 	HostEnded        Kind = "host.ended"
-	HostRefused      Kind = "host.refused"     // by its user, or because nobody could be asked
+	HostRefused      Kind = "host.refused"   // by its user, or because nobody could be asked
+	SearchStarted    Kind = "search.started" // a search backend is asked
+	SearchEnded      Kind = "search.ended"
+	SearchRefused    Kind = "search.refused"   // by the ceiling
 	ChangesProposed  Kind = "changes.proposed" // to the host's files
 	ChangesStarted   Kind = "changes.started"  // to apply or undo them
 	ChangesEnded     Kind = "changes.ended"
@@ -68,7 +71,7 @@ const (
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded,
 	ImageRemoved, PackagesAdded, PackagesRemoved,
 	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
-	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused,
+	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused, SearchStarted, SearchEnded, SearchRefused,
 	ChangesProposed, ChangesStarted, ChangesEnded, ChangesRefused, ArtifactSigned}
 
 // Schema is the version of an entry; it grows when a member is removed or changes its meaning.

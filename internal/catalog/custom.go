@@ -35,6 +35,7 @@ type Custom struct {
 	Env         map[string]string  `json:"env,omitempty"`
 	Warm        []string           `json:"warm,omitempty"`
 	MemoryMB    int                `json:"memoryMb,omitempty"`
+	TimeoutMs   int64              `json:"timeoutMs,omitempty"`
 	System      string             `json:"system,omitempty"` // of its packages: pip or npm
 	Packages    []packages.Package `json:"packages,omitempty"`
 	Runtime     string             `json:"runtime,omitempty"` // of the language's program, if the packages need it

@@ -83,7 +83,7 @@ func shippedImage(name string) *Custom {
 
 func missingCustom(e *imagefile.Environment) *Custom {
 	o := &Custom{Schema: CustomSchema, Name: e.Name, From: e.From, Description: e.Description, Env: e.Env,
-		MemoryMB: e.MemoryMB, Language: e.Language, missing: true}
+		MemoryMB: e.MemoryMB, TimeoutMs: e.Timeout.Milliseconds(), Language: e.Language, missing: true}
 	o.describe()
 	return o
 }

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/failure"
@@ -186,6 +187,9 @@ func (req Request) with(o *Custom) (Request, error) {
 	req.Custom = o
 	if req.MemoryMB == 0 {
 		req.MemoryMB = o.MemoryMB
+	}
+	if req.Timeout == 0 {
+		req.Timeout = time.Duration(o.TimeoutMs) * time.Millisecond
 	}
 	arch, err := image.ParseArch(string(req.Arch))
 	if err == nil && o.missing {

@@ -131,7 +131,7 @@ func (b *build) custom() *catalog.Custom {
 	return &catalog.Custom{Schema: catalog.CustomSchema, Name: b.env.Name, From: b.env.From, File: b.env.File,
 		Arch:        b.arch,
 		Description: b.env.Description, Env: b.env.Env, Warm: b.env.Warm, MemoryMB: b.env.MemoryMB,
-		Language: b.env.Language}
+		TimeoutMs: b.env.Timeout.Milliseconds(), Language: b.env.Language}
 }
 
 // checkMemory returns an error if a description's memory is wrong.

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
@@ -52,6 +53,7 @@ type Environment struct {
 	Env         map[string]string
 	Warm        []string
 	MemoryMB    int
+	Timeout     time.Duration // of code in it, where a run names none; 0 means the usual one
 	Description string
 	Language    *language.Declared // nil if the files declare none
 
@@ -77,13 +79,14 @@ type text struct {
 	Env         map[string]string `toml:"env"`
 	Warm        []string          `toml:"warm"`
 	MemoryMB    int               `toml:"memoryMb"`
+	Timeout     float64           `toml:"timeoutSeconds"`
 	Description string            `toml:"description"`
 
 	Language *language.Declared `toml:"language"`
 }
 
 // keys are the keys that a file may have.
-const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, description, language"
+const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, timeoutSeconds, description, language"
 
 var (
 	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
@@ -223,6 +226,12 @@ func (e *Environment) add(t *text, dir string) error {
 	e.Run, e.Network = append(slices.Clone(t.Run), e.Run...), append(slices.Clone(t.Network), e.Network...)
 	if e.MemoryMB == 0 {
 		e.MemoryMB = t.MemoryMB
+	}
+	if t.Timeout != 0 && !(t.Timeout >= time.Millisecond.Seconds() && t.Timeout <= policy.MaxTimeout.Seconds()) {
+		return fmt.Errorf("timeoutSeconds: %g must be from 0.001 to %g", t.Timeout, policy.MaxTimeout.Seconds())
+	}
+	if e.Timeout == 0 {
+		e.Timeout = time.Duration(t.Timeout * float64(time.Second)).Truncate(time.Millisecond)
 	}
 	if e.Description == "" {
 		e.Description = t.Description

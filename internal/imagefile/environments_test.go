@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 var along = []string{"node", "python"}
@@ -30,12 +31,14 @@ func write(t *testing.T, dir string, files map[string]string) {
 func TestChain(t *testing.T) {
 	dir, folder := t.TempDir(), t.TempDir()
 	write(t, dir, map[string]string{
-		"report.toml": "from = 'mine'\npip = ['b']\nwarm = ['b']\nmemoryMb = 300\ndescription = 'two'\n[env]\nA = '2'\n" +
+		"report.toml": "from = 'mine'\npip = ['b']\nwarm = ['b']\nmemoryMb = 300\ntimeoutSeconds = 2.5\n" +
+			"description = 'two'\n[env]\nA = '2'\n" +
 			"[files]\n'/opt/x' = 'x'\n",
 		"python.toml": "from = 'python'\nnpm = []\n", "x/deep/file": "content", "x/run": "#!",
 	})
 	write(t, folder,
-		map[string]string{"mine.toml": "from = 'node'\npip = ['a']\nwarm = ['a.b']\nmemoryMb = 200\n[env]\nA = '1'\n" +
+		map[string]string{"mine.toml": "from = 'node'\npip = ['a']\nwarm = ['a.b']\nmemoryMb = 200\ntimeoutSeconds = 9\n" +
+			"[env]\nA = '1'\n" +
 			"B = '1'\n" +
 			"[files]\n'/opt/x' = 'other'\n'/srv/y' = 'y'\n", "y": "why"})
 	// The host's file modes, with an umask that excludes others, are not the machine's.
@@ -48,7 +51,8 @@ func TestChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.Name != "report" || e.From != "node" || !slices.Equal(e.Pip, []string{"a", "b"}) ||
-		!slices.Equal(e.Warm, []string{"a.b", "b"}) || e.MemoryMB != 300 || e.Description != "two" ||
+		!slices.Equal(e.Warm, []string{"a.b", "b"}) || e.MemoryMB != 300 || e.Timeout != 2500*time.Millisecond ||
+		e.Description != "two" ||
 		!maps.Equal(e.Env, map[string]string{"A": "2", "B": "1"}) || len(e.Chain) != 2 {
 		t.Errorf("%+v", e)
 	}
@@ -98,6 +102,9 @@ func TestBadFiles(t *testing.T) {
 		"from = 'python'\nrun = ['" + strings.Repeat("x", 17000) + "']": "run: step 1",
 		"from = 'a'":                                                       "begins with",
 		"from = 'loop'":                                                    "goes round in a circle",
+		"from = 'python'\ntimeoutSeconds = -1":                             "timeoutSeconds: -1",
+		"from = 'python'\ntimeoutSeconds = nan":                            "timeoutSeconds: NaN",
+		"from = 'python'\ntimeoutSeconds = 1e300":                          "timeoutSeconds: 1e+300",
 		"from = 'python'\nmemoryMb = -1":                                   "memoryMb: -1",
 		"from = 'python'\nwarm = ['os;x']":                                 `warm: "os;x" is no name of a module`,
 		"from = 'python'\nwarm = ['a\\nb']":                                "is no name of a module",

@@ -230,11 +230,14 @@ func quoted(text string, most int) string {
 }
 
 // oneLine returns a short text in one line.
-func oneLine(text string) string {
-	text = text[:min(len(text), longLine)]
+func oneLine(text string) string { return shortLine(text, maxTitle) }
+
+// shortLine returns a text in one line of at most so many bytes.
+func shortLine(text string, most int) string {
+	text = text[:min(len(text), max(longLine, 2*most))]
 	text = strings.Join(strings.Fields(visible(text)), " ")
-	if len(text) > maxTitle {
-		text = strings.ToValidUTF8(text[:maxTitle], "")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "")
 	}
 	return text
 }

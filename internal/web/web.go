@@ -1,6 +1,7 @@
 // Package web fetches pages for web_fetch and `unitask web fetch`. A machine fetches each page, which is hostile, and
 // turns it into Markdown there; this package never parses a page. It chooses the one host that each machine may reach,
-// and checks what the machine returns. The command line and the MCP server call it.
+// and checks what the machine returns. It also asks search backends for web_search and `unitask web search`, from this
+// host, and reads their JSON. The command line and the MCP server call it.
 package web
 
 import (

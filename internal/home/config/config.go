@@ -20,7 +20,8 @@ import (
 
 // File is a home's configuration file, in TOML; it may be missing. Its keys are offline (Options.Offline), debianMirror
 // (a mirror's address), requireJail (Options.RequireJail), tables of webhook (Webhooks) and defaults (policy.Defaults).
-// The keys secrets, callerSecrets, secretHelpers and registries (Vault) say where secrets are.
+// The keys secrets, callerSecrets, secretHelpers and registries (Vault) say where secrets are. Tables of search are
+// search backends (Search).
 const File = "config.toml"
 
 // Config is the content of the file.
@@ -35,6 +36,15 @@ type Config struct {
 	CallerSecrets map[string]map[string]string `toml:"callerSecrets"`
 	SecretHelpers map[string][]string          `toml:"secretHelpers"`
 	Registries    map[string]vault.Login       `toml:"registries"`
+
+	Search map[string]SearchBackend `toml:"search"`
+}
+
+// SearchBackend is a [search.NAME] table: a server that web_search may ask.
+type SearchBackend struct {
+	Backend string `toml:"backend"` // its kind; "" means the table's name
+	URL     string `toml:"url"`     // "" means the service's own, if the kind has one
+	Key     string `toml:"key"`     // the source of its key, as for secrets
 }
 
 // Read reads the file of a home. Nobody else may be able to change it. A home without the file has the zero Config.
@@ -123,6 +133,20 @@ func Vault(dir string) (*vault.Vault, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	return v, nil
+}
+
+// Search returns the search backends of a home's configuration, by name, and the vault that reads their keys. Whoever
+// can write that file decides who gets queries and keys, so only its user may write it.
+func Search(dir string) (map[string]SearchBackend, *vault.Vault, error) {
+	c, err := Read(dir)
+	if err != nil || len(c.Search) == 0 {
+		return nil, nil, err
+	}
+	if err := ownersAlone(home.Dir(dir).Config(), "says who is asked for searches"); err != nil {
+		return nil, nil, err
+	}
+	v, err := Vault(dir)
+	return c.Search, v, err
 }
 
 // OfflineBy returns which setting forbids fetching parts, or "" if none does.
