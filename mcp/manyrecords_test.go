@@ -78,13 +78,13 @@ func TestAttackManyRecords(t *testing.T) {
 	}{
 		{"list_runs of a caller with one run", tool(alice, "list_runs", object{}), "1 false"},
 		{"list_runs by a status that no run has", tool(alice, "list_runs", object{"status": "oom"}), "0 false"},
-		{"resources/list of that caller", func() (string, error) { return listed(alice) }, "2 false"},
+		{"resources/list of that caller", func() (string, error) { return listed(alice) }, "3 false"},
 		{"completion of that caller", func() (string, error) { return completed(alice, "") }, "1 false"},
 		{"inspect_run by a prefix", tool(alice, "inspect_run", object{"runId": alices[:len(alices)-1]}), "0 false"},
 		{"inspect_run of the last", tool(alice, "inspect_run", object{"runId": "last"}), "0 false"},
 		{"list_runs of the caller with the others", tool(mallory, "list_runs", object{"limit": 200}), "200 true"},
 		{"list_runs by a status that none of these has", tool(mallory, "list_runs", object{"status": "oom"}), "0 true"},
-		{"resources/list of the caller with the others", func() (string, error) { return listed(mallory) }, "101 true"},
+		{"resources/list of the caller with the others", func() (string, error) { return listed(mallory) }, "102 true"},
 		{"completion of all of these", func() (string, error) { return completed(mallory, "2") }, "100 true"},
 	} {
 		var took []time.Duration
