@@ -140,7 +140,18 @@ func TestAttackWebSearchBackend(t *testing.T) {
 		{"unseen characters", prints(`{"results":[{"url":"https://a.example/","title":"a\u202e\u200bb\udb40\udc41"}]}`),
 			"1 results"},
 		{"the key", prints(`{"results":[{"url":"https://a.example/?k3y-of-mine","title":"no"},` +
-			`{"url":"https://a.example/","title":"k3y-of-mine"}]}`), "1 results"},
+			`{"url":"https://a.example/","title":"k3y-of-mine"},` +
+			`{"url":"https://a.example/","title":"k3y\u200b-of\udb40\udd01-mine"}]}`), "2 results"},
+		{"a hidden text in an address", prints(`{"results":[{"url":"https://a.example/?q=\udb40\udd01\udb40\udd02"}]}`),
+			"0 results"},
+		{"a line that is no header", func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\n\x1b[31mk3y-of-mine %s\r\n\r\n", long)
+				conn.Close()
+			}
+		}, "missing colon: \"\\x1b[31m[key] long"},
+		{"a redirect with the key", redirect("https://a.example/?k3y-of-mine"), "redirects to"},
 		{"a gigabyte", func(w http.ResponseWriter, r *http.Request) {
 			for n := 0; n < 1<<30 && r.Context().Err() == nil; n += 1 << 16 {
 				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
@@ -181,6 +192,9 @@ func TestAttackWebSearchBackend(t *testing.T) {
 // sawOf describes what came of a search, want if that is a part of it.
 func sawOf(found *Found, err error, want string) string {
 	saw := fmt.Sprint(err)
+	if strings.Contains(saw, "k3y-of") || strings.ContainsAny(saw, "\x1b\u200b") {
+		saw = "hidden: " + strings.ReplaceAll(saw, want, "")
+	}
 	if err == nil {
 		saw = fmt.Sprintf("%d results", len(found.Results))
 		for _, hit := range found.Results {
