@@ -265,7 +265,7 @@ func TestBuildFromContainer(t *testing.T) {
 		!strings.Contains(is.Reason.Message, "built-in ceiling") {
 		t.Errorf("an image that the ceiling does not list: %+v", is)
 	}
-	ceiling, err := policy.ParseCeiling("test", []byte(fmt.Sprintf("images = [%q]", made.Digest)))
+	ceiling, err := policy.ParseCeiling("/srv/unitask.toml", []byte(fmt.Sprintf("images = [%q]", made.Digest)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,6 +274,10 @@ func TestBuildFromContainer(t *testing.T) {
 		caller := usual(r)
 		caller.Ceiling = ceiling
 		return caller
+	}
+	if is := a.built(nil, "refused", object{"fromImage": "test/other:1"}); is.Reason == nil ||
+		!strings.HasSuffix(is.Reason.Message, "is allowed by the ceiling (key images)") {
+		t.Errorf("an image that the ceiling's file does not list: %+v", is.Reason)
 	}
 	list := steps([]string{"COPY", "src", "app"}, []string{"WORKDIR", "/srv/work"},
 		[]string{"RUN", `echo "$OF $HOME" > told; stat -c %U ~/app/a.txt told >> told`})
