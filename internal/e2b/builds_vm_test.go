@@ -288,7 +288,8 @@ func TestBuildFromContainer(t *testing.T) {
 	}
 	b := a.create(nil, object{"templateID": "contained"})
 	want := "image /home/user\nroot\nroot\nA/srv/work\non\nroot:0\n"
-	if r, err := b.run("cat told ~/app/a.txt; pwd; sudo echo on; head -c 5 /etc/passwd; id -u user"); err != nil || r.stdout != want {
+	r, err := b.run("cat told ~/app/a.txt; pwd; sudo echo on; head -c 5 /etc/passwd; id -u user")
+	if err != nil || r.stdout != want {
 		t.Errorf("%q %q %v", r.stdout, r.stderr, err)
 	}
 }

@@ -29,7 +29,8 @@ func TestParse(t *testing.T) {
 		{"https://me:pw@example.com/", "", "user name"}, {"https://me@example.com/", "", "user name"},
 		{"https://example.com:99999/", "", "host that"}, {"https://example.com:x/", "", "no URL"},
 		{"https://exa mple.com/", "", "space"}, {"https://example.com/\r\nHost: x", "", "space"},
-		{"https://example.com/\x00", "", "space"}, {"https://example.com/\u202e", "", "space"}, {"https://example.com/?q=a\U000e0101", "", "nobody sees"},
+		{"https://example.com/\x00", "", "space"}, {"https://example.com/\u202e", "", "space"},
+		{"https://example.com/?q=a\U000e0101", "", "nobody sees"},
 		{"https://a..b/", "", "host that"}, {"gopher://example.com/", "", "must begin"}, {"https://0x7f.1/", "", "host that"},
 		{"https://example.com/" + strings.Repeat("a", maxURL), "", "more than"},
 	} {
