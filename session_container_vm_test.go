@@ -240,9 +240,10 @@ func TestAttackSessionContainer(t *testing.T) {
 	t.Parallel()
 	needVM(t)
 	rt := sessionRuntime(t)
-	s := containerSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "test/box:1"}},
+	s := containerSession(t, rt, unitask.SessionRequest{Root: true, Request: unitask.Request{Image: "test/box:1"}},
 		boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin", "HOME=/"}}, [2]string{"bin/python3", "/init"},
-			[2]string{"bin/readlink", "busybox"}, [2]string{"bin/mkfifo", "busybox"}))
+			[2]string{"bin/readlink", "busybox"}, [2]string{"bin/mkfifo", "busybox"},
+			[2]string{"usr/local/bin/sudo", "/bin/busybox"}))
 	sh := func(script string) string {
 		t.Helper()
 		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", script}})
@@ -252,6 +253,7 @@ func TestAttackSessionContainer(t *testing.T) {
 		return string(res.Stdout)
 	}
 	for _, row := range [][3]string{
+		{"the target of a link where sudo goes", "Sudo of unitask\non\n", "/usr/local/bin/sudo -V; echo on"},
 		{"the program's memory", "", "dd if=/proc/1/mem bs=1 count=1 skip=65536"},
 		{"the program's file", "", "readlink /proc/1/exe; head -c 4 /proc/1/exe"},
 		{"the program's root", "", "ls /proc/1/root/"},

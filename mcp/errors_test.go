@@ -123,6 +123,16 @@ func TestAttackEndedPaths(t *testing.T) {
 	}
 }
 
+// A remote caller's error about a field does not name the ceiling's file.
+func TestAttackFieldErrorPaths(t *testing.T) {
+	s := &Server{hider: newHider("/srv/dir", "/srv/home")}
+	err := fmt.Errorf("start: %w", policy.Bad("image", "a:1", "only b:1 is allowed by /of us/(key x.toml (key images)"))
+	for via, want := range map[record.Via]string{unitask.ViaMCP: err.Error(),
+		unitask.ViaHTTP: "start: image a:1: only b:1 is allowed by the ceiling (key images)"} {
+		attack.Check(t, "an error about a field, via "+string(via), want, s.tell(unitask.Caller{Via: via}, err).Error())
+	}
+}
+
 // An unknown status is an error, not an empty list.
 func TestListUnknownStatus(t *testing.T) {
 	s := newServer(t)

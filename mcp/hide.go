@@ -27,6 +27,9 @@ const hiddenPath = "[path]"
 // absolutePath matches an absolute path in a message: in quotes, or up to the end of a word.
 var absolutePath = regexp.MustCompile(`"/[^"/][^"]*"|(^|[\s'=(\[<,:])/[^\s"',:;()\[\]<>/][^\s"',:;()\[\]<>]*`)
 
+// ofRule matches the file of a ceiling in an error about a field.
+var ofRule = regexp.MustCompile(` by /.*\(key `)
+
 // hider removes paths of the host from messages.
 type hider struct{ known *strings.Replacer }
 
@@ -70,8 +73,8 @@ func (h hider) all(text string) string {
 // error returns an error without what a remote caller must not learn.
 func (h hider) error(err error) error {
 	var field *policy.FieldError
-	if errors.As(err, &field) { // its text is about the request
-		return &hiddenError{h.named(err.Error()), err}
+	if errors.As(err, &field) { // its text is about the request, and may name the ceiling's file
+		return &hiddenError{h.named(ofRule.ReplaceAllString(err.Error(), " by the ceiling (key ")), err}
 	}
 	return &hiddenError{h.all(err.Error()), err}
 }

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -45,7 +46,7 @@ func (s *Server) sessionLog(ctx context.Context, caller unitask.Caller, session 
 		return nil, err
 	}
 	defer leave()
-	pieces, total, err := s.logPieces(caller, session)
+	pieces, total, err := s.logPieces(ctx, caller, session)
 	if err != nil {
 		return nil, err
 	}
@@ -98,11 +99,12 @@ func (s *Server) appendStream(data []byte, p logPiece, skip, n int64) ([]byte, e
 	return data[:end], nil
 }
 
-// logPieces returns the pieces of a log, and their size in bytes.
-func (s *Server) logPieces(caller unitask.Caller, session *record.Record) (pieces []logPiece, total int64, err error) {
-	steps, looked := []*record.Record{}, 0
+// logPieces returns the pieces of a log, and their size in bytes. It keeps no records: requests may be large.
+func (s *Server) logPieces(ctx context.Context, caller unitask.Caller, session *record.Record) (pieces []logPiece,
+	total int64, err error) {
+	steps, looked := [][]logPiece{}, 0
 	for id, err := range s.rt.Runs().Own(session.Owner, throughMCP, "", "") {
-		if err != nil {
+		if err = errors.Join(err, ctx.Err()); err != nil {
 			return nil, 0, err
 		}
 		if looked++; id <= session.ID || looked > maxLogLooked || len(steps) == maxLogSteps {
@@ -110,31 +112,36 @@ func (s *Server) logPieces(caller unitask.Caller, session *record.Record) (piece
 		}
 		rec, err := s.rt.Runs().Get(id)
 		if err == nil && rec.Session == session.ID && sees(caller)(rec.Owner, rec.Via) {
-			steps = append(steps, rec)
+			steps = append(steps, s.stepPieces(rec))
 		}
 	}
-	add := func(p logPiece) {
+	slices.Reverse(steps)
+	pieces = slices.Concat(steps...)
+	for i := range pieces {
+		p := &pieces[i]
 		if p.file == "" {
 			p.size = int64(len(p.line))
 		}
-		pieces, total = append(pieces, p), total+p.size
-	}
-	for _, rec := range slices.Backward(steps) {
-		add(logPiece{line: fmt.Sprintf("--- %s %s, %s\n", rec.ID, rec.Created.UTC().Format(time.RFC3339), rec.Status)})
-		if command := commandOf(rec); command != "" {
-			add(logPiece{line: "--- command\n" + command + "\n"})
-		}
-		for _, file := range []string{rec.CodeFile, record.StdoutFile, record.StderrFile} {
-			size := s.sizeOf(rec.ID, file)
-			if size == 0 {
-				continue
-			}
-			add(logPiece{line: "--- " + map[bool]string{true: "code", false: file}[file == rec.CodeFile] + "\n"})
-			add(logPiece{id: rec.ID, file: file, size: size})
-			add(logPiece{line: "\n"})
-		}
+		total += p.size
 	}
 	return pieces, total, nil
+}
+
+// stepPieces returns the pieces of a step.
+func (s *Server) stepPieces(rec *record.Record) []logPiece {
+	list := []logPiece{{line: fmt.Sprintf("--- %s %s, %s\n", rec.ID, rec.Created.UTC().Format(time.RFC3339), rec.Status)}}
+	if command := commandOf(rec); command != "" {
+		list = append(list, logPiece{line: "--- command\n" + command + "\n"})
+	}
+	for _, file := range []string{rec.CodeFile, record.StdoutFile, record.StderrFile} {
+		size := s.sizeOf(rec.ID, file)
+		if size == 0 {
+			continue
+		}
+		title := "--- " + map[bool]string{true: "code", false: file}[file == rec.CodeFile] + "\n"
+		list = append(list, logPiece{line: title}, logPiece{id: rec.ID, file: file, size: size}, logPiece{line: "\n"})
+	}
+	return list
 }
 
 // maxLogCommand bounds a command line in a log, in bytes.

@@ -44,7 +44,7 @@ func sessionLimits(caller unitask.Caller) map[string]int64 {
 
 func (s *Server) stats(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	caller := s.caller(req.Extra)
-	if err := s.queue.look(caller.Name); err != nil {
+	if err := s.admitted(caller, s.queue.look(caller.Name)); err != nil {
 		return nil, err
 	}
 	is := serverStats{Queue: s.queue.stats(caller.Name, !remote(caller)), Defaults: map[string]any{}}

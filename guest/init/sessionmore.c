@@ -191,7 +191,8 @@ static int install_sudo(void)
 	int failed = f.in < 0 ? errno : make_above(at);
 	if (failed)
 		return failed;
-	int fd = open(at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
+	unlink(at);  // a container's image may have a link there, to a program that it needs
+	int fd = open(at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
 	if (fd < 0)
 		return errno;
 	if ((failed = session_copy(&f, f.in, fd, UINT64_MAX)) == 0 && fchmod(fd, 04755) < 0)

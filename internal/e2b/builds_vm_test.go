@@ -265,7 +265,7 @@ func TestBuildFromContainer(t *testing.T) {
 		!strings.Contains(is.Reason.Message, "built-in ceiling") {
 		t.Errorf("an image that the ceiling does not list: %+v", is)
 	}
-	ceiling, err := policy.ParseCeiling("test", []byte(fmt.Sprintf("images = [%q]", made.Digest)))
+	ceiling, err := policy.ParseCeiling("/srv/unitask.toml", []byte(fmt.Sprintf("images = [%q]", made.Digest)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,6 +275,10 @@ func TestBuildFromContainer(t *testing.T) {
 		caller.Ceiling = ceiling
 		return caller
 	}
+	if is := a.built(nil, "refused", object{"fromImage": "test/other:1"}); is.Reason == nil ||
+		!strings.HasSuffix(is.Reason.Message, "is allowed by the ceiling (key images)") {
+		t.Errorf("an image that the ceiling's file does not list: %+v", is.Reason)
+	}
 	list := steps([]string{"COPY", "src", "app"}, []string{"WORKDIR", "/srv/work"},
 		[]string{"RUN", `echo "$OF $HOME" > told; stat -c %U ~/app/a.txt told >> told`})
 	list[0]["filesHash"] = a.upload(nil, "h1", packed(t, "src/a.txt", "A"))
@@ -283,8 +287,9 @@ func TestBuildFromContainer(t *testing.T) {
 		t.Fatalf("%+v", is)
 	}
 	b := a.create(nil, object{"templateID": "contained"})
-	want := "image /home/user\nroot\nroot\nA/srv/work\non\nroot:"
-	if r, err := b.run("cat told ~/app/a.txt; pwd; sudo echo on; head -c 5 /etc/passwd"); err != nil || r.stdout != want {
+	want := "image /home/user\nroot\nroot\nA/srv/work\non\nroot:0\n"
+	r, err := b.run("cat told ~/app/a.txt; pwd; sudo echo on; head -c 5 /etc/passwd; id -u user")
+	if err != nil || r.stdout != want {
 		t.Errorf("%q %q %v", r.stdout, r.stderr, err)
 	}
 }

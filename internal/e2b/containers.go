@@ -15,9 +15,15 @@ import (
 const settleScript = `set -eu
 set -- $(ls -ldn /out)
 owner=$3 group=$4
-while IFS=: read -r name rest; do
-	if [ "$name" = user ]; then exit 0; fi
-done </etc/passwd
+for file in /etc/passwd /etc/group; do
+	if ! [ -e $file ]; then :>$file; fi
+	while IFS=: read -r name rest; do
+		if [ "$file$name" = /etc/passwduser ]; then exit 0; fi
+	done <$file
+	# What is left is a last line without an end.
+	if [ "$file$name" = /etc/passwduser ]; then exit 0; fi
+	if [ "$name" ]; then echo >>$file; fi
+done
 echo "user:x:$owner:$group::/home/user:/bin/bash" >>/etc/passwd
 echo "user:x:$group:" >>/etc/group
 mkdir -p /root /home/user

@@ -262,10 +262,11 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(w, status, s.shown(s.opts.Caller(r), err).Error())
 }
 
-// shown returns an error as its caller may see it: one of this host without its paths. Other errors name those of the
-// machine, which is the caller's.
+// shown returns an error as its caller may see it: one of this host, or about a field, without its paths. Other errors
+// name those of the machine, which is the caller's.
 func (s *Server) shown(caller unitask.Caller, err error) error {
-	if errors.As(err, new(*unitask.HostError)) || statusOf(err) == http.StatusInternalServerError {
+	if errors.As(err, new(*unitask.HostError)) || errors.As(err, new(*policy.FieldError)) ||
+		statusOf(err) == http.StatusInternalServerError {
 		return s.opts.Hide(caller, err)
 	}
 	return err

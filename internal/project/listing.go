@@ -25,6 +25,7 @@ const (
 	maxEntries = 400_000
 	MaxListing = 128 << 20 // bytes
 	maxDepth   = 200
+	maxLink    = 4095 // bytes of a link's target, the most that Linux has
 )
 
 // ListScript lists the folder $1 of a machine, by GNU find. Files whose state changed behind the time $2 have all their
@@ -107,7 +108,9 @@ func (e *Entry) parse(head string) (err error) {
 			err = errLies
 		}
 	case KindLink:
-		e.Link = head
+		if e.Link = head; len(head) > maxLink {
+			err = errLies
+		}
 	case KindSame, KindOther:
 	default:
 		err = errLies

@@ -166,6 +166,7 @@ func TestAttackListing(t *testing.T) {
 		"an absolute path":      string(listing("f644 1 1.0 /etc/x")),
 		"a name twice":          string(listing("f644 1 1.0 x", "lb x")), "a negative size": string(listing("f644 -1 1.0 x")),
 		"an unknown kind": string(listing("z x")), "no time": "d1\x00\x00", "a cut": string(listing("f644 1 1.0 x")) + "f",
+		"a long link":              string(listing("l" + strings.Repeat("a", 4096) + " x")),
 		"a size that is no number": string(listing("f644 1e9 1.0 x")),
 		"a file in .git":           string(listing("f644 1 1.0 .git/config")),
 		"no folder":                "1.0\n", "a link as the folder": "1.0\nlx\x00\x00", "nothing": "",

@@ -14,7 +14,8 @@ import (
 )
 
 // Debian writes a container image of Debian's packages, as far as they are parts of the base's bundled images: bash,
-// coreutils, findutils, tar, grep, Python and Node. It returns the path of an archive in docker save's format.
+// coreutils, findutils, tar, grep, Python and Node. Its passwd's last line has no end. It returns the path
+// of an archive in docker save's format.
 func Debian(t testing.TB, base, name string, config map[string]any) string {
 	t.Helper()
 	vendor, root := filepath.Join(base, "vendor", runtime.GOARCH), t.TempDir()
@@ -26,7 +27,7 @@ func Debian(t testing.TB, base, name string, config map[string]any) string {
 		}
 	}
 	err := os.MkdirAll(filepath.Join(root, "etc"), 0o755)
-	for file, text := range map[string]string{"passwd": "root:x:0:0::/root:/bin/bash\n", "group": "root:x:0:\n"} {
+	for file, text := range map[string]string{"passwd": "root:x:0:0::/root:/bin/bash", "group": "root:x:0:\n"} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(root, "etc", file), []byte(text), 0o644))
 	}
 	if err != nil {

@@ -152,7 +152,7 @@ var errNoJSON = errors.New("JSON is not enabled there: its owner must add the li
 	"\"search:\" of its settings.yml")
 
 // refusal returns the error of an HTTP answer that has no results, or nil.
-func (e *engine) refusal(res *http.Response) error {
+func (e *engine) refusal(res *http.Response, key string) error {
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
 		return nil
@@ -160,7 +160,7 @@ func (e *engine) refusal(res *http.Response) error {
 		return errNoJSON
 	case code >= 300 && code < 400:
 		return fmt.Errorf("it redirects to %s, which is not followed: if that is right, write it as url",
-			quoted(res.Header.Get("Location"), 200))
+			quoted(withoutKey(res.Header.Get("Location"), key, maxError), 200))
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return fmt.Errorf("it refuses the key (status %d)", code)
 	case code == http.StatusTooManyRequests:

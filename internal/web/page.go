@@ -62,9 +62,9 @@ func parse(text string) (*target, error) {
 	if len(text) > maxURL {
 		return nil, fmt.Errorf("has more than %d bytes", maxURL)
 	}
-	odd := func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }
+	odd := func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' || unseen.Is(r) }
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, odd) {
-		return nil, errors.New("has a space or a control character")
+		return nil, errors.New("has a space, or a character that nobody sees")
 	}
 	u, err := url.Parse(text)
 	switch {

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/fetch"
 	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/internal/unseen"
@@ -165,16 +166,16 @@ func (e *engine) ask(ctx context.Context, in SearchRequest, key string) (hits []
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req.WithContext(ctx))
 	if err != nil {
-		return nil, 0, 0, withoutURL(ctx, err)
+		return nil, 0, 0, without(ctx, key, err)
 	}
 	defer res.Body.Close()
-	if err := e.refusal(res); err != nil {
+	if err := e.refusal(res, key); err != nil {
 		return nil, res.StatusCode, 0, err
 	}
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, res.StatusCode, len(text), withoutURL(ctx, err)
+		return nil, res.StatusCode, len(text), without(ctx, key, err)
 	case len(text) > maxAnswer:
 		return nil, res.StatusCode, len(text), fmt.Errorf("its answer has more than %d bytes", maxAnswer)
 	}
@@ -182,16 +183,25 @@ func (e *engine) ask(ctx context.Context, in SearchRequest, key string) (hits []
 	return hits, res.StatusCode, len(text), err
 }
 
-// withoutURL returns an error of net/http without the URL, which has the query.
-func withoutURL(ctx context.Context, err error) error {
+// without returns an error of net/http without the URL, which has the query, and without the key. Such an error may
+// quote lines of the server, which become one short line.
+func without(ctx context.Context, key string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("there was no answer within %s", searchTime)
 	}
 	var of *url.Error
 	if errors.As(err, &of) {
-		return of.Err
+		err = of.Err
 	}
-	return err
+	return errors.New(bounded.Text(withoutKey(err.Error(), key, maxError), maxError))
+}
+
+// withoutKey returns a backend's text in one line of at most so many bytes, without the key.
+func withoutKey(text, key string, most int) string {
+	if key != "" { // first remove what nobody sees: it may divide the key
+		text = strings.ReplaceAll(shortLine(text, 2*most), key, "[key]")
+	}
+	return shortLine(text, most)
 }
 
 // saidText is a text, or nothing if the JSON has another type.
@@ -258,19 +268,13 @@ func found(text []byte, limit int, key string) ([]Hit, error) {
 	if list == nil {
 		return hits, nil
 	}
-	clean := func(text saidText, most int) string {
-		if key != "" {
-			text = saidText(strings.ReplaceAll(string(text), key, "[key]"))
-		}
-		return shortLine(string(text), most)
-	}
 	for _, one := range *list {
 		at, err := parse(string(one.URL))
 		if err != nil || key != "" && strings.Contains(at.url, key) {
 			continue
 		}
-		hit := Hit{Title: clean(one.Title, maxTitle), URL: at.url,
-			Text: clean(cmp.Or(one.Content, one.Description, one.Text), maxHitText)}
+		hit := Hit{Title: withoutKey(string(one.Title), key, maxTitle), URL: at.url,
+			Text: withoutKey(string(cmp.Or(one.Content, one.Description, one.Text)), key, maxHitText)}
 		if date := cmp.Or(one.Published, one.PublishedOn, one.PageAge); len(date) >= 10 && isoDate.MatchString(
 			string(date[:10])) {
 			hit.Date = string(date[:10])

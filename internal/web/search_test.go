@@ -134,13 +134,17 @@ func TestAttackWebSearchBackend(t *testing.T) {
 			"1" + strings.Repeat("}", 9000) + "}]}"), "1 results"},
 		{"wrong types", prints(`{"results":[1,"a",null,{"url":5},{"url":["https://a.example/"]},` + one + `]}`), "1 results"},
 		{"bad URLs", prints(`{"results":[{"url":"javascript:x"},{"url":"file:///etc/passwd"},` +
-			`{"url":"https://u:p@a.example/"}]}`), "0 results"},
+			`{"url":"https://u:p@a.example/"},{"url":"https://a.example/?hidden=\udb40\udd01\udb40\udd02"}]}`), "0 results"},
 		{"long texts", prints(`{"results":[{"url":"https://a.example/","title":"` + long + `","content":"` + long + `"}]}`),
 			"1 results"},
 		{"unseen characters", prints(`{"results":[{"url":"https://a.example/","title":"a\u202e\u200bb\udb40\udc41"}]}`),
 			"1 results"},
 		{"the key", prints(`{"results":[{"url":"https://a.example/?k3y-of-mine","title":"no"},` +
-			`{"url":"https://a.example/","title":"k3y-of-mine"}]}`), "1 results"},
+			`{"url":"https://a.example/","title":"k3y-of-mine"},` +
+			`{"url":"https://a.example/","title":"k3y\u200b-of\udb40\udd01-mine"}]}`), "2 results"},
+		{"a line that is no header", hijacked("HTTP/1.1 200 OK\r\n\x1b[31mk3y-of-mine " + long + "\r\n\r\n"),
+			"missing colon: \"\\x1b[31m[key] long"},
+		{"a redirect with the key", redirect("https://a.example/?k3y-of-mine"), "redirects to"},
 		{"a gigabyte", func(w http.ResponseWriter, r *http.Request) {
 			for n := 0; n < 1<<30 && r.Context().Err() == nil; n += 1 << 16 {
 				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
@@ -178,9 +182,22 @@ func TestAttackWebSearchBackend(t *testing.T) {
 	attack.Check(t, "requests that a search backend led to loopback", "0", fmt.Sprint(len(reached)))
 }
 
+// hijacked answers with a text that need not be HTTP.
+func hijacked(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			fmt.Fprint(conn, text)
+			conn.Close()
+		}
+	}
+}
+
 // sawOf describes what came of a search, want if that is a part of it.
 func sawOf(found *Found, err error, want string) string {
 	saw := fmt.Sprint(err)
+	if strings.Contains(saw, "k3y-of") || strings.ContainsAny(saw, "\x1b\u200b") {
+		saw = "hidden: " + strings.ReplaceAll(saw, want, "")
+	}
 	if err == nil {
 		saw = fmt.Sprintf("%d results", len(found.Results))
 		for _, hit := range found.Results {
