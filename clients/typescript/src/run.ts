@@ -11,7 +11,7 @@ export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "langua
   language?: string;
   /** {name: content}, or the API's list. */
   files?: Record<string, string> | Schemas["RunRequest"]["files"];
-  /** Ends the run. */
+  /** Ends the wait, and the run if it has no key. */
   signal?: AbortSignal;
   /** Gets the events while they come. */
   onEvent?: (event: Event) => void | Promise<void>;
