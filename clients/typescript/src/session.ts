@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
 import { base64Of, HTTP, pathOf, portPath } from "./http.js";
