@@ -55,8 +55,12 @@ export class HTTP {
 
   constructor(options: ClientOptions) {
     const env = globalThis.process?.env ?? {};
-    this.#url = (options.url ?? env["UNITASK_URL"])?.replace(/\/+$/, "");
-    this.token = options.token ?? env["UNITASK_TOKEN"];
+    const url = options.url || env["UNITASK_URL"];
+    if (url && !/^https?:\/\/[^/]/.test(url)) {
+      throw new UnitaskError(`the server's address ${url} does not begin with http:// or https://`);
+    }
+    this.#url = url?.replace(/\/+$/, "") || undefined;
+    this.token = options.token || env["UNITASK_TOKEN"];
     this.#retries = options.retries ?? 2;
     this.#ownFetch = options.fetch !== undefined;
     this.#fetch = options.fetch ?? ((...args) => fetch(...args));

@@ -19,7 +19,7 @@ async function start(ended: () => void): Promise<string> {
   const env = globalThis.process?.env;
   if (!env) throw new ServerError("name the server's url: no server can be started here");
   const { spawn } = await import("node:child_process");
-  const program = env["UNITASK_BIN"] ?? "unitask";
+  const program = env["UNITASK_BIN"] || "unitask";
   const child = spawn(program, ["serve", "--listen", "127.0.0.1:0", "--until-eof", "--drain", "1s"], {
     stdio: ["pipe", "ignore", "pipe"], // it ends with its input, however this process ends
     detached: true, // Ctrl-C is for the code that uses it

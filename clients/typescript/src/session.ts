@@ -275,7 +275,9 @@ export class Session {
   async terminal(options: As & { command?: string; columns?: number; rows?: number } = {}): Promise<WebSocket> {
     const at = new URL((await this.#http.url()) + this.#at + "/terminal");
     at.protocol = at.protocol.replace("http", "ws");
-    for (const [name, value] of Object.entries(options)) at.searchParams.set(name, String(value));
+    for (const [name, value] of Object.entries(options)) {
+      if (value !== undefined) at.searchParams.set(name, String(value));
+    }
     const socket = new WebSocket(at);
     socket.binaryType = "arraybuffer";
     return socket;

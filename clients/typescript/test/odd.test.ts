@@ -38,6 +38,9 @@ test("paths lead nowhere else", async () => {
 });
 
 test("another server", async () => {
+  for (const url of ["localhost:7778", "nonsense", "file:///x"]) {
+    assert.throws(() => new Client({ url }), (err) => err instanceof UnitaskError && /begin with http/.test(err.message));
+  }
   await serving((_, response) => response.end("<html>"), async (client) => {
     await assert.rejects(client.about(), (err) => err instanceof ServerError && /not of a server of unitask/.test(err.message));
   });
