@@ -135,6 +135,7 @@ def synchronous() -> None:
             "aiter_text": "iter_text",
             "aiter_bytes": "iter_bytes",
             "asyncio": "time",
+            "in_thread": "in_place",
             "_async": "_sync",
         },
     )

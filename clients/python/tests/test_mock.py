@@ -67,7 +67,7 @@ def test_events() -> None:
         reader = EventReader()
         seen = [event for at in range(0, len(text), size) for event in reader.feed(text[at : at + size])]
         assert [(one.number, one.kind, one.text) for one in seen] == [(7, "stdout", "é"), (7, "end", "")]
-    with pytest.raises(ValueError):
+    with pytest.raises(unitask.ServerError, match="too large"):
         for _ in range(20):
             list(reader.feed("data: " + "x" * 1_000_000))
     assert camel("max_upload_bytes") == "maxUploadBytes"

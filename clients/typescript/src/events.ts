@@ -1,3 +1,4 @@
+import { ServerError } from "./errors.js";
 import { bytesOf } from "./http.js";
 
 /** Characters of a server-sent event that the client accepts. */
@@ -30,24 +31,26 @@ export class Event {
   }
 }
 
-/** Yields the events of a stream. An Error: one is too large. */
+/** Yields the events of a stream. ServerError: the connection broke, or an event is too large or none. */
 export async function* readEvents(stream: ReadableStream<Uint8Array>): AsyncGenerator<Event, void> {
   const decoder = new TextDecoder();
   const reader = stream.getReader();
   let rest = "", kind = "", id = 0, data: string[] = [], size = 0;
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((err: unknown) => {
+        throw err instanceof TypeError ? new ServerError(`the connection broke: ${err.message}`, { cause: err }) : err;
+      });
       if (done) return;
       const text = decoder.decode(value, { stream: true });
       size += text.length;
-      if (size > maxEvent) throw new Error("the server sent an event that is too large");
+      if (size > maxEvent) throw new ServerError("the server sent an event that is too large");
       const lines = (rest + text).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines.map((one) => one.replace(/\r$/, ""))) {
         const [, name = "", value = ""] = /^([^:]*)(?:: ?([\s\S]*))?$/.exec(line) ?? [];
         if (line === "") {
-          if (data.length) yield new Event(id, kind, JSON.parse(data.join("\n")) as Record<string, unknown>);
+          if (data.length) yield new Event(id, kind, objectOf(data.join("\n")));
           kind = "";
           data = [];
           size = rest.length;
@@ -59,4 +62,15 @@ export async function* readEvents(stream: ReadableStream<Uint8Array>): AsyncGene
   } finally {
     await reader.cancel().catch(() => undefined);
   }
+}
+
+function objectOf(data: string): Record<string, unknown> {
+  let value: unknown;
+  try {
+    value = JSON.parse(data);
+  } catch (err) {
+    throw new ServerError(`the server sent what is no event: ${String(err)}`, { cause: err });
+  }
+  if (typeof value !== "object" || value === null) throw new ServerError("the server sent what is no event");
+  return value as Record<string, unknown>;
 }

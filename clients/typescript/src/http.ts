@@ -1,4 +1,4 @@
-import { ApiError, ServerError } from "./errors.js";
+import { ApiError, ServerError, UnitaskError } from "./errors.js";
 import { type Event, readEvents } from "./events.js";
 import { localServer } from "./server.js";
 
@@ -22,22 +22,47 @@ export interface Sent {
   key?: string | undefined;
   signal?: AbortSignal | undefined;
   headers?: Record<string, string>;
+  /** What becomes of a redirect: manual if not given, so a token and code go to no other host. */
+  redirect?: RequestRedirect;
 }
 
 const longestWait = 30_000;
+
+/** Parts of a path that URL resolves: the request would be another one. */
+const dots = /(^|[/\\])(\.|%2e){1,2}([/\\]|$)/i;
+
+type Init = RequestInit & { duplex?: "half"; dispatcher?: object };
+
+let agent: object | undefined;
+
+/** Returns what lets Node's fetch wait longer than five minutes for an answer, as a long run needs. */
+function patient(): object | undefined {
+  if (agent) return agent;
+  const has = globalThis as Record<symbol, object | undefined>;
+  const found = has[Symbol.for("undici.globalDispatcher.2")] ?? has[Symbol.for("undici.globalDispatcher.1")];
+  if (found?.constructor.name !== "Agent") return undefined; // a browser, or a dispatcher of the user's own
+  const Agent = found.constructor as new (options: object) => object;
+  return (agent = new Agent({ headersTimeout: 0, bodyTimeout: 0 }));
+}
 
 /** Sends requests to a server. */
 export class HTTP {
   readonly token: string | undefined;
   readonly #retries: number;
   readonly #fetch: typeof fetch;
+  readonly #ownFetch: boolean;
   #url: string | undefined;
 
   constructor(options: ClientOptions) {
     const env = globalThis.process?.env ?? {};
-    this.#url = (options.url ?? env["UNITASK_URL"])?.replace(/\/+$/, "");
-    this.token = options.token ?? env["UNITASK_TOKEN"];
+    const url = options.url || env["UNITASK_URL"];
+    if (url && !/^https?:\/\/[^/]/.test(url)) {
+      throw new UnitaskError(`the server's address ${url} does not begin with http:// or https://`);
+    }
+    this.#url = url?.replace(/\/+$/, "") || undefined;
+    this.token = options.token || env["UNITASK_TOKEN"];
     this.#retries = options.retries ?? 2;
+    this.#ownFetch = options.fetch !== undefined;
     this.#fetch = options.fetch ?? ((...args) => fetch(...args));
     if (options.fetch && !this.#url) this.#url = "http://unitask.mock";
   }
@@ -56,7 +81,9 @@ export class HTTP {
     const headers = new Headers(sent.headers);
     if (this.token) headers.set("Authorization", `Bearer ${this.token}`);
     if (sent.key) headers.set("Idempotency-Key", sent.key);
-    const init: RequestInit & { duplex?: "half" } = { method, headers, signal: sent.signal ?? null };
+    const init: Init = { method, headers, signal: sent.signal ?? null, redirect: sent.redirect ?? "manual" };
+    const dispatcher = this.#ownFetch ? undefined : patient();
+    if (dispatcher) init.dispatcher = dispatcher;
     if (sent.json !== undefined) {
       headers.set("Content-Type", "application/json");
       init.body = JSON.stringify(sent.json);
@@ -94,7 +121,13 @@ export class HTTP {
 
   /** Sends a request and returns the JSON of its answer. */
   async json<T>(method: string, path: string, sent: Sent = {}): Promise<T> {
-    return (await (await this.send(method, path, sent)).json()) as T;
+    const answer = await this.send(method, path, sent);
+    try {
+      return (await answer.json()) as T;
+    } catch (err) {
+      if (sent.signal?.aborted) throw err;
+      throw new ServerError(`what ${answer.url} answers is not of a server of unitask: ${String(err)}`, { cause: err });
+    }
   }
 
   /** Yields server-sent events after a number, until the server ends them. It connects again if need be. */
@@ -111,8 +144,7 @@ export class HTTP {
         }
         return;
       } catch (err) {
-        const broke = err instanceof ServerError || err instanceof TypeError; // fetch's of a broken connection
-        if (!broke || left <= 0 || !after || sent.signal?.aborted) throw err;
+        if (sent.signal?.aborted || !(err instanceof ServerError) || left <= 0 || !after) throw err;
         await pause(200, sent.signal);
       }
     }
@@ -130,21 +162,33 @@ async function problemOf(answer: Response): Promise<object> {
 
 function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener(
-      "abort",
-      () => {
-        clearTimeout(timer);
-        reject(signal.reason);
-      },
-      { once: true },
-    );
+    const aborted = () => {
+      clearTimeout(timer);
+      reject(signal?.reason as Error);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", aborted);
+      resolve();
+    }, ms);
+    if (signal?.aborted) aborted();
+    else signal?.addEventListener("abort", aborted, { once: true });
   });
 }
 
-/** Returns a path below /v1. Slashes in a part are quoted. */
+/** Returns a path below /v1. Slashes in a part are quoted. UnitaskError: a part would lead to another path. */
 export function pathOf(...parts: string[]): string {
+  for (const part of parts) {
+    if (["", ".", ".."].includes(part)) throw new UnitaskError(`${JSON.stringify(part)} is not an id or a name`);
+  }
   return "/v1/" + parts.map(encodeURIComponent).join("/");
+}
+
+/** Returns the path of a server in a session's machine. UnitaskError: it would lead out of the port. */
+export function portPath(port: number, path: string): string {
+  if (!Number.isInteger(port)) throw new UnitaskError(`${port} is not a port`);
+  const plain = path.replace(/[?#].*$/s, "").replace(/[\t\r\n]/g, ""); // as URL reads it
+  if (dots.test(plain)) throw new UnitaskError(`the path ${path} has . or .. in it`);
+  return `/ports/${port}/${path.replace(/^\//, "")}`;
 }
 
 /** Returns bytes of base64. */

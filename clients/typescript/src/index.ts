@@ -2,7 +2,7 @@
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
 import { type ClientOptions, HTTP, pathOf } from "./http.js";
-import { answer, filesOf, resultOf, Run, type RunOptions, type RunResult, type Verdict } from "./run.js";
+import { answer, filesOf, resultOf, Run, type RunOptions, type RunResult, type Verdict, waitFor } from "./run.js";
 import type { Schemas } from "./schema.js";
 import { Session, type SessionOptions } from "./session.js";
 
@@ -26,26 +26,23 @@ export class Client {
     return this.#http.url();
   }
 
-  /** Runs code in a fresh machine and returns its result. A run without a key ends with its signal or connection. */
+  /** Runs code in a fresh machine and returns its result. A run without a key ends with its signal or connection; one with a key goes on. */
   async run(code: string, options: RunOptions = {}): Promise<RunResult> {
     const { language = "python", files, signal, onEvent, onQuestion, key, ...rest } = options;
     const json = { code, language, files: filesOf(files), ...rest };
     if (!onEvent && !onQuestion) {
       return resultOf(this.#http, await this.#http.json("POST", "/v1/runs", { json, key, signal }));
     }
-    const run = await this.#begin(json, key);
-    const cancel = () => void run.cancel().catch(() => undefined);
-    signal?.addEventListener("abort", cancel);
+    const run = await this.#begin(json, key, signal);
     try {
-      signal?.throwIfAborted();
-      for await (const event of run.events()) {
+      for await (const event of this.#http.events(pathOf("runs", run.id, "events"), 0, { signal })) {
         await onEvent?.(event);
         if (event.kind === "question" && onQuestion) await this.#ask(event, onQuestion);
       }
-      return await run.result();
-    } finally {
-      signal?.removeEventListener("abort", cancel);
-      await run.cancel().catch(() => undefined);
+      return await waitFor(this.#http, run.id, signal);
+    } catch (err) {
+      if (!key) await run.cancel().catch(() => undefined);
+      throw err;
     }
   }
 
@@ -58,8 +55,8 @@ export class Client {
     }
   }
 
-  async #begin(json: object, key: string | undefined): Promise<Run> {
-    const begun = await this.#http.json<Schemas["RunState"]>("POST", "/v1/runs", { query: { wait: false }, json, key });
+  async #begin(json: object, key?: string, signal?: AbortSignal): Promise<Run> {
+    const begun = await this.#http.json<Schemas["RunState"]>("POST", "/v1/runs", { query: { wait: false }, json, key, signal });
     return new Run(this.#http, begun.runId);
   }
 

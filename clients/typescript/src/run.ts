@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
 import { bytesOf, HTTP, pathOf } from "./http.js";
@@ -11,7 +12,7 @@ export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "langua
   language?: string;
   /** {name: content}, or the API's list. */
   files?: Record<string, string> | Schemas["RunRequest"]["files"];
-  /** Ends the run. */
+  /** Ends the wait, and the run if it has no key. */
   signal?: AbortSignal;
   /** Gets the events while they come. */
   onEvent?: (event: Event) => void | Promise<void>;

@@ -7,18 +7,19 @@ let running: Promise<string> | undefined;
 
 /** Returns the address of a `unitask serve` of this process, which it starts once. The server ends with the process. */
 export function localServer(): Promise<string> {
-  running ??= start().catch((err: unknown) => {
-    running = undefined;
-    throw err;
+  if (running) return running;
+  const begun = start(() => {
+    if (running === begun) running = undefined;
   });
-  return running;
+  return (running = begun);
 }
 
-async function start(): Promise<string> {
+/** Starts a server. It calls ended when it could not, and when the server has ended. */
+async function start(ended: () => void): Promise<string> {
   const env = globalThis.process?.env;
   if (!env) throw new ServerError("name the server's url: no server can be started here");
   const { spawn } = await import("node:child_process");
-  const program = env["UNITASK_BIN"] ?? "unitask";
+  const program = env["UNITASK_BIN"] || "unitask";
   const child = spawn(program, ["serve", "--listen", "127.0.0.1:0", "--until-eof", "--drain", "1s"], {
     stdio: ["pipe", "ignore", "pipe"], // it ends with its input, however this process ends
     detached: true, // Ctrl-C is for the code that uses it
@@ -26,7 +27,10 @@ async function start(): Promise<string> {
   const { stdin, stderr } = child;
   return new Promise((resolve, reject) => {
     let said = "";
-    const fail = (why: string) => reject(new ServerError(why));
+    const fail = (why: string) => {
+      ended();
+      reject(new ServerError(why));
+    };
     const timer = setTimeout(() => {
       stdin.destroy();
       fail(`${program} serve did not start in ${startTime / 1000} s: ${said}`);
@@ -46,7 +50,6 @@ async function start(): Promise<string> {
     });
     child.on("exit", () => {
       clearTimeout(timer);
-      running = undefined;
       fail(`${program} serve did not start: ${said}`);
     });
   });

@@ -1,6 +1,7 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
-import { base64Of, HTTP, pathOf } from "./http.js";
+import { base64Of, HTTP, pathOf, portPath } from "./http.js";
 import { answer, filesOf, type RunOptions, type RunResult, streamsOf, type Verdict, waitFor } from "./run.js";
 import type { Schemas } from "./schema.js";
 
@@ -253,16 +254,17 @@ export class Session {
     return answer(this.#http, question, verdict);
   }
 
-  /** Returns the URL of an HTTP server in the machine. A request to it needs the client's token, if any. */
+  /** Returns the URL of an HTTP server in the machine. UnitaskError: the path has . or .. in it. A request to it needs the client's token, if any. */
   async url(port: number, path = "/"): Promise<string> {
-    return `${await this.#http.url()}${this.#at}/ports/${port}/${path.replace(/^\//, "")}`;
+    return (await this.#http.url()) + this.#at + portPath(port, path);
   }
 
   /** Sends a request to an HTTP server in the machine. */
-  fetch(port: number, path = "/", init: RequestInit = {}): Promise<Response> {
-    const at = `${this.#at}/ports/${port}/${path.replace(/^\//, "")}`;
+  async fetch(port: number, path = "/", init: RequestInit = {}): Promise<Response> {
+    const at = this.#at + portPath(port, path);
     const headers = Object.fromEntries(new Headers(init.headers));
-    return this.#http.raw(init.method ?? "GET", at, { body: init.body ?? null, headers, signal: init.signal ?? undefined });
+    const { method = "GET", body = null, redirect = "follow", signal } = init;
+    return this.#http.raw(method, at, { body, headers, redirect, signal: signal ?? undefined });
   }
 
   /**
@@ -273,7 +275,9 @@ export class Session {
   async terminal(options: As & { command?: string; columns?: number; rows?: number } = {}): Promise<WebSocket> {
     const at = new URL((await this.#http.url()) + this.#at + "/terminal");
     at.protocol = at.protocol.replace("http", "ws");
-    for (const [name, value] of Object.entries(options)) at.searchParams.set(name, String(value));
+    for (const [name, value] of Object.entries(options)) {
+      if (value !== undefined) at.searchParams.set(name, String(value));
+    }
     const socket = new WebSocket(at);
     socket.binaryType = "arraybuffer";
     return socket;

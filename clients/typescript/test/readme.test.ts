@@ -20,6 +20,11 @@ test("the README's blocks", () => {
   const types = spawnSync("node", [join(root, "node_modules/typescript/bin/tsc"), "--strict", "--module", "nodenext", "--target",
     "es2022", "--types", "node", ...blocks.map((_, i) => `${i}.ts`)], { cwd: dir, encoding: "utf8" });
   assert.equal(types.status, 0, types.stdout);
+  // Users' own settings: no types of Node, and the package's declarations are checked.
+  const compilerOptions = { strict: true, noEmit: true, module: "nodenext", target: "es2022", types: [], skipLibCheck: false };
+  writeFileSync(join(dir, "tsconfig.json"), JSON.stringify({ compilerOptions, files: blocks.map((_, i) => `${i}.ts`) }));
+  const checked = spawnSync("node", [join(root, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: dir, encoding: "utf8" });
+  assert.equal(checked.status, 0, checked.stdout);
   for (const i of blocks.keys()) {
     const ran = spawnSync("node", [`${i}.js`], { cwd: dir, encoding: "utf8", timeout: 90_000 });
     assert.equal(ran.status, 0, `${blocks[i]}\n${ran.stdout}${ran.stderr}`);

@@ -9,6 +9,7 @@ Client and AsyncClient have the same methods; the latter's are coroutines.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from typing import Any
 
@@ -19,7 +20,7 @@ from ._async._sessions import AsyncSession, AsyncTask
 from ._errors import ApiError, BusyError, CodeError, NotFoundError, ServerError, TokenError, UnitaskError
 from ._models import Denial, FileInfo, Hint, Image, Question, RunSummary
 from ._results import Result
-from ._server import LocalServer, address_of
+from ._server import LocalServer, url_of
 from ._sync._client import Client
 from ._sync._files import Files, Values
 from ._sync._runs import Artifact, Run, RunResult
@@ -66,15 +67,16 @@ __all__ = [
 ]
 
 _lock = threading.Lock()
-_client: Client | None = None
+_clients: dict[str | None, Client] = {}
 
 
 def _shared() -> Client:
-    global _client
     with _lock:
-        if _client is None or _client.url != address_of(None):
-            _client = Client()
-        return _client
+        url = url_of(None)
+        if url not in _clients:
+            _clients[url] = Client()
+            atexit.register(_clients[url].close)
+        return _clients[url]
 
 
 def run(code: str, language: str = "python", **options: Any) -> RunResult:

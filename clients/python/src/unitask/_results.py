@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import inspect
 import mimetypes
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from ._errors import CodeError
+from ._errors import CodeError, UnitaskError
 
 SHOWN_BYTES = 8 << 20
 """Bytes of pictures that a notebook shows of a result."""
@@ -21,6 +21,9 @@ class _Wire(Protocol):
     stdout_base64: str | None
     stderr_base64: str | None
     error: str | None
+
+
+R = TypeVar("R", bound="Result")
 
 
 class Result:
@@ -37,7 +40,7 @@ class Result:
         """Whether the code ended by itself, with exit code 0."""
         return self.outcome == "exited" and self.exit_code == 0
 
-    def check(self: Any) -> Any:
+    def check(self: R) -> R:
         """Returns the result. CodeError: the code did not end with exit code 0."""
         if not self.ok:
             raise CodeError(self)
@@ -60,6 +63,9 @@ class Result:
             kind = mimetypes.guess_type(artifact.path)[0] or ""
             reads = not inspect.iscoroutinefunction(artifact.read)
             if kind in ("image/png", "image/jpeg") and reads and artifact.size <= SHOWN_BYTES:
-                shown[kind] = base64.b64encode(artifact.read()).decode()
+                try:
+                    shown[kind] = base64.b64encode(artifact.read()).decode()
+                except (UnitaskError, RuntimeError):  # the server has ended, or the client is closed
+                    pass
                 break
         return shown

@@ -7,8 +7,10 @@ import collections
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
+import weakref
 
 from ._errors import ServerError
 
@@ -39,28 +41,47 @@ class LocalServer:
         self._said: collections.deque[str] = collections.deque(maxlen=20)
         self._ready = threading.Event()
         self.url = ""
-        threading.Thread(target=self._read, name="unitask serve", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="unitask serve", daemon=True)
+        self._reader.start()
         atexit.register(self.close)
-        self._ready.wait(START_SECONDS)
+        _all.add(self)
+        try:
+            self._ready.wait(START_SECONDS)
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
         if not self.url:
             self.close()
             raise ServerError(f"{program} serve did not start: " + " ".join(self._said))
 
     def _read(self) -> None:
         assert self._process.stderr
-        for line in self._process.stderr:
-            text = line.decode(errors="replace").strip()
-            self._said.append(text)
-            found = re.search(r"serving (http://[0-9.]+:[0-9]+)", text)
-            if found and not self.url:
-                self.url = found.group(1)
-                self._ready.set()
+        with self._process.stderr as lines:
+            for line in lines:
+                text = line.decode(errors="replace").strip()
+                self._said.append(text)
+                found = re.search(r"serving (http://[0-9.]+:[0-9]+)", text)
+                if found and not self.url:
+                    self.url = found.group(1)
+                    self._ready.set()
         self._ready.set()
 
     @property
     def running(self) -> bool:
         """Whether the server runs."""
-        return self._process.poll() is None
+        if os.getpid() == self._owner:
+            return self._process.poll() is None
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        try:
+            socket.create_connection((host, int(port)), 5).close()
+        except OSError:
+            return False
+        return True
+
+    def _forked(self) -> None:
+        # Else the server would stay for as long as this fork of its process.
+        if self._process.stdin:
+            self._process.stdin.close()
 
     def close(self) -> None:
         """Ends the server with its sessions. It may be called twice."""
@@ -74,18 +95,40 @@ class LocalServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(5)
 
 
+_all: weakref.WeakSet[LocalServer] = weakref.WeakSet()
 _lock = threading.Lock()
 _server: LocalServer | None = None
 
 
-def address_of(url: str | None) -> str:
-    """Returns url, $UNITASK_URL, or the address of a server that this process starts once."""
-    global _server
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+    for server in list(_all):
+        server._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def url_of(url: str | None) -> str | None:
+    """Returns url or $UNITASK_URL, if there is one."""
     url = url or os.environ.get("UNITASK_URL")
-    if url:
-        return url.rstrip("/")
+    return url.rstrip("/") if url else None
+
+
+def started() -> str | None:
+    """Returns the address of this process's server if it runs."""
+    server = _server
+    return server.url if server and server.running else None
+
+
+def local_address() -> str:
+    """Returns the address of this process's server. It starts one if there is none, or if it has ended."""
+    global _server
     with _lock:
         if _server is None or not _server.running:
             _server = LocalServer()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from ._errors import ServerError
 
 MAX_EVENT = 16 << 20
 """Bytes of a server-sent event that the client accepts."""
@@ -46,8 +49,32 @@ def many(text: Sequence[str] | None) -> list[str] | None:
 
 
 def path_of(*parts: str) -> str:
-    """Returns a path below /v1. Slashes in a part are quoted."""
+    """Returns a path below /v1. Slashes in a part are quoted. ValueError: a part would lead to another path."""
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise ValueError(f"{part!r} is not an id or a name")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def port_path(port: int, path: str) -> str:
+    """Returns the path of a server in a session's machine. ValueError: it would lead out of the port."""
+    plain = unquote(re.split("[?#]", path, maxsplit=1)[0]).replace("\\", "/")
+    if ".." in plain.split("/") or "." in plain.split("/"):
+        raise ValueError(f"the path {path!r} has . or .. in it")
+    return f"/ports/{int(port)}/{path.removeprefix('/')}"
+
+
+T = TypeVar("T")
+
+
+async def in_thread(does: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Calls a function that blocks."""
+    return await asyncio.to_thread(does, *args, **options)
+
+
+def in_place(does: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Is what the synchronous client has instead of in_thread."""
+    return does(*args, **options)
 
 
 @dataclass(frozen=True)
@@ -84,19 +111,19 @@ class EventReader:
         self._size = 0
 
     def feed(self, text: str) -> Iterator[Event]:
-        """Yields the events that end in text. ValueError: an event is too large, or no event."""
+        """Yields the events that end in text. ServerError: an event is too large, or no event."""
         self._line += text
         *lines, self._line = self._line.split("\n")
         self._size += len(text)
         if self._size > MAX_EVENT:
-            raise ValueError("the server sent an event that is too large")
+            raise ServerError("the server sent an event that is too large")
         for line in lines:
             line = line.removesuffix("\r")
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
             if line == "":
                 if self._data:
-                    yield Event(int(self._id or 0), self._kind, json.loads("\n".join(self._data)))
+                    yield _event(self._id, self._kind, "\n".join(self._data))
                 self._kind, self._data, self._size = "", [], len(self._line)
             elif name == "event":
                 self._kind = value
@@ -104,3 +131,13 @@ class EventReader:
                 self._data.append(value)
             elif name == "id":
                 self._id = value
+
+
+def _event(id: str, kind: str, data: str) -> Event:
+    try:
+        event = Event(int(id or 0), kind, json.loads(data))
+    except ValueError as err:
+        raise ServerError(f"the server sent what is no event: {err}") from err
+    if not isinstance(event.data, dict):
+        raise ServerError("the server sent what is no event: its data is no object")
+    return event

@@ -8,12 +8,20 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+from pydantic import BaseModel
 
 from .. import _models
-from .._wire import CodeFiles, Event, body, files_of, many
+from .._errors import UnitaskError
+from .._wire import CodeFiles, Event, body, files_of, many, path_of
 from ._http import AsyncHTTP
 from ._runs import AsyncRun, AsyncRunResult, answer, follow
-from ._sessions import AsyncSession, SessionList
+from ._sessions import AsyncSession, QuestionList, SessionList
+
+
+class ImageList(BaseModel):
+    """Images of a server."""
+
+    images: list[_models.Image]
 
 
 class AsyncClient:
@@ -30,9 +38,10 @@ class AsyncClient:
     ) -> None:
         """Makes a client.
 
-        Without ``url`` it is $UNITASK_URL. Without that the client starts a server, one for this process, with the
-        program unitask of $PATH or $UNITASK_BIN. ``token`` or $UNITASK_TOKEN says who the caller is. ``retries`` is how
-        often a request is sent again that a busy server did not begin. ``transport`` is for tests: see unitask.mock.
+        Without ``url`` it is $UNITASK_URL. Without that the client starts a server with its first request, one for this
+        process, with the program unitask of $PATH or $UNITASK_BIN. ``token`` or $UNITASK_TOKEN says who the caller is.
+        ``retries`` is how often a request is sent again that a busy server did not begin. ``transport`` is for tests:
+        see unitask.mock.
         """
         self._http = AsyncHTTP(url, token, retries, verify, transport)
 
@@ -87,7 +96,8 @@ class AsyncClient:
         The members are those of POST /v1/runs, in snake_case; ``more`` has further ones, as max_processes. ``timeout``
         is in seconds. ``files`` is {name: content}. ``on_event`` gets the output while it comes. ``on_question`` is
         asked about hosts in ``ask``: it returns "deny", "once" or "allow". With ``key`` (Idempotency-Key) the same call
-        begins the work once only, even if the connection breaks. A run without it ends with its client.
+        begins the work once only, even if the connection breaks, and the run goes on without its client. A run without
+        a key ends with its client.
         """
         told = body(
             code=code,
@@ -116,9 +126,17 @@ class AsyncClient:
         if not on_event and not on_question:
             result = await self._http.post(AsyncRunResult, "/v1/runs", told, key=key)
             return result._of(self._http)
-        async with await self._begin(told, key) as run:
+        run = await self._begin(told, key)
+        try:
             await follow(self._http, run.events(), on_event, on_question)
             return await run.result()
+        except BaseException:
+            if not key:
+                try:
+                    await run.cancel()
+                except UnitaskError:
+                    pass  # what went wrong first is the error
+            raise
 
     async def start(self, code: str, language: str = "python", *, key: str | None = None, **options: Any) -> AsyncRun:
         """Begins a run and returns. The options are those of run.
@@ -205,7 +223,7 @@ class AsyncClient:
 
     async def get_session(self, id: str) -> AsyncSession:
         """Returns a session of yours by its id. NotFoundError: there is none."""
-        return AsyncSession(self._http, await self._http.get(_models.Session, f"/v1/sessions/{id}"))
+        return AsyncSession(self._http, await self._http.get(_models.Session, path_of("sessions", id)))
 
     async def sessions(self) -> list[_models.Session]:
         """Returns your sessions."""
@@ -213,8 +231,7 @@ class AsyncClient:
 
     async def questions(self) -> list[_models.Question]:
         """Returns the open questions of your runs and sessions."""
-        found = (await self._http.send("GET", "/v1/approvals")).json()["questions"]
-        return [_models.Question.model_validate(one) for one in found]
+        return (await self._http.get(QuestionList, "/v1/approvals")).questions
 
     async def answer(self, question: _models.Question, verdict: str) -> None:
         """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
@@ -231,8 +248,7 @@ class AsyncClient:
 
     async def images(self) -> list[_models.Image]:
         """Returns the images."""
-        found = (await self._http.send("GET", "/v1/images")).json()["images"]
-        return [_models.Image.model_validate(one) for one in found]
+        return (await self._http.get(ImageList, "/v1/images")).images
 
     async def doctor(self) -> _models.Report:
         """Returns whether code can run on the server, and what it lacks."""

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from .. import _models
-from .._wire import Event, path_of
+from .._errors import ServerError
+from .._wire import Event, in_thread, path_of
 from ._http import AsyncHTTP
 
 CHUNK = 1 << 20
@@ -22,6 +23,12 @@ class FileList(BaseModel):
     """Entries of a folder."""
 
     entries: list[_models.FileInfo]
+
+
+class NameList(BaseModel):
+    """Names of values."""
+
+    names: list[str]
 
 
 Entries = list[_models.FileInfo]
@@ -48,7 +55,7 @@ class AsyncFiles:
         data = content.encode() if isinstance(content, str) else content
         params = {"path": path, "mode": mode, "user": user}
         answer = await self._http.send("PUT", self._at + "/files", params=params, content=data)
-        return _models.FileInfo.model_validate_json(answer.content)
+        return self._http.read(_models.FileInfo, answer)
 
     async def download(self, path: str, to: str | os.PathLike[str], *, user: str | None = None) -> pathlib.Path:
         """Writes a file to a path of this computer."""
@@ -66,7 +73,7 @@ class AsyncFiles:
             answer = await self._http.send(
                 "PUT", self._at + "/files", params={"path": path, "user": user}, content=_chunks(content)
             )
-        return _models.FileInfo.model_validate_json(answer.content)
+        return self._http.read(_models.FileInfo, answer)
 
     async def list(self, path: str = ".", *, depth: int | None = None, user: str | None = None) -> Entries:
         """Returns the entries of a folder, to a depth of 1 if not given."""
@@ -100,24 +107,42 @@ class AsyncFiles:
         if not hasattr(tarfile, "data_filter"):
             raise RuntimeError("this Python can't unpack a stranger's tar safely: use 3.10.12, 3.11.4, 3.12 or newer")
         target = pathlib.Path(to)
-        target.mkdir()
+        if target.exists():
+            raise FileExistsError(f"{target} is there already")
         with tempfile.TemporaryFile() as kept:
             async with self._http.stream(self._at + "/tar", {"path": path}) as answer:
                 async for chunk in answer.aiter_bytes(CHUNK):
                     kept.write(chunk)
-            kept.seek(0)
-            with tarfile.open(fileobj=kept) as archive:
-                archive.extractall(target, filter="data")
+            await in_thread(_unpack, kept, target)
         return target
 
     async def upload_folder(self, source: str | os.PathLike[str], path: str) -> None:
         """Writes a folder of this computer to a new folder of the session."""
         with tempfile.TemporaryFile() as kept:
-            with tarfile.open(fileobj=kept, mode="w") as archive:
-                for entry in sorted(os.listdir(source)):
-                    archive.add(os.path.join(source, entry), arcname=entry)
-            kept.seek(0)
+            await in_thread(_pack, source, kept)
             await self._http.send("PUT", self._at + "/tar", params={"path": path}, content=_chunks(kept))
+
+
+def _unpack(kept: Any, target: pathlib.Path) -> None:
+    kept.seek(0)
+    target.mkdir()
+    with tarfile.open(fileobj=kept) as archive:
+        # Links come last, so nothing is written through one: Python's filter has had holes there.
+        members = sorted(archive.getmembers(), key=lambda one: (one.issym(), one.islnk()))
+        archive.extractall(target, members, filter="data")
+
+
+def _pack(source: str | os.PathLike[str], kept: Any) -> None:
+    with tarfile.open(fileobj=kept, mode="w") as archive:
+        for entry in sorted(os.listdir(source)):
+            archive.add(os.path.join(source, entry), arcname=entry, filter=_anonymous)
+    kept.seek(0)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0  # the code need not know the users of this computer
+    entry.uname = entry.gname = ""
+    return entry
 
 
 async def _chunks(content: Any) -> AsyncIterator[bytes]:
@@ -137,7 +162,11 @@ class AsyncValues:
 
     async def get(self, name: str) -> Any:
         """Returns a value. NotFoundError: there is none."""
-        return (await self._http.send("GET", path_of("sessions", self._session, "values", name))).json()
+        answer = await self._http.send("GET", path_of("sessions", self._session, "values", name))
+        try:
+            return answer.json()
+        except ValueError as err:
+            raise ServerError(f"the value {name} is no JSON: {err}") from err
 
     async def set(self, name: str, value: Any) -> None:
         """Makes or replaces a value."""
@@ -145,5 +174,4 @@ class AsyncValues:
 
     async def names(self) -> list[str]:
         """Returns the names, in order."""
-        found = (await self._http.send("GET", path_of("sessions", self._session, "values"))).json()
-        return [str(name) for name in found["names"]]
+        return (await self._http.get(NameList, path_of("sessions", self._session, "values"))).names

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import _models
-from .._errors import ApiError
+from .._errors import ApiError, UnitaskError
 from .._results import Result
 from .._wire import Event, path_of
 from ._http import AsyncHTTP
@@ -69,7 +69,11 @@ class AsyncRun:
     async def __aexit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.cancel()
+        try:
+            await self.cancel()
+        except UnitaskError:
+            if err is None:  # else what went wrong first is the error
+                raise
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""

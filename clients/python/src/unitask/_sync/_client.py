@@ -10,12 +10,20 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+from pydantic import BaseModel
 
 from .. import _models
-from .._wire import CodeFiles, Event, body, files_of, many
+from .._errors import UnitaskError
+from .._wire import CodeFiles, Event, body, files_of, many, path_of
 from ._http import HTTP
 from ._runs import Run, RunResult, answer, follow
-from ._sessions import Session, SessionList
+from ._sessions import Session, QuestionList, SessionList
+
+
+class ImageList(BaseModel):
+    """Images of a server."""
+
+    images: list[_models.Image]
 
 
 class Client:
@@ -32,9 +40,10 @@ class Client:
     ) -> None:
         """Makes a client.
 
-        Without ``url`` it is $UNITASK_URL. Without that the client starts a server, one for this process, with the
-        program unitask of $PATH or $UNITASK_BIN. ``token`` or $UNITASK_TOKEN says who the caller is. ``retries`` is how
-        often a request is sent again that a busy server did not begin. ``transport`` is for tests: see unitask.mock.
+        Without ``url`` it is $UNITASK_URL. Without that the client starts a server with its first request, one for this
+        process, with the program unitask of $PATH or $UNITASK_BIN. ``token`` or $UNITASK_TOKEN says who the caller is.
+        ``retries`` is how often a request is sent again that a busy server did not begin. ``transport`` is for tests:
+        see unitask.mock.
         """
         self._http = HTTP(url, token, retries, verify, transport)
 
@@ -89,7 +98,8 @@ class Client:
         The members are those of POST /v1/runs, in snake_case; ``more`` has further ones, as max_processes. ``timeout``
         is in seconds. ``files`` is {name: content}. ``on_event`` gets the output while it comes. ``on_question`` is
         asked about hosts in ``ask``: it returns "deny", "once" or "allow". With ``key`` (Idempotency-Key) the same call
-        begins the work once only, even if the connection breaks. A run without it ends with its client.
+        begins the work once only, even if the connection breaks, and the run goes on without its client. A run without
+        a key ends with its client.
         """
         told = body(
             code=code,
@@ -118,9 +128,17 @@ class Client:
         if not on_event and not on_question:
             result = self._http.post(RunResult, "/v1/runs", told, key=key)
             return result._of(self._http)
-        with self._begin(told, key) as run:
+        run = self._begin(told, key)
+        try:
             follow(self._http, run.events(), on_event, on_question)
             return run.result()
+        except BaseException:
+            if not key:
+                try:
+                    run.cancel()
+                except UnitaskError:
+                    pass  # what went wrong first is the error
+            raise
 
     def start(self, code: str, language: str = "python", *, key: str | None = None, **options: Any) -> Run:
         """Begins a run and returns. The options are those of run.
@@ -207,7 +225,7 @@ class Client:
 
     def get_session(self, id: str) -> Session:
         """Returns a session of yours by its id. NotFoundError: there is none."""
-        return Session(self._http, self._http.get(_models.Session, f"/v1/sessions/{id}"))
+        return Session(self._http, self._http.get(_models.Session, path_of("sessions", id)))
 
     def sessions(self) -> list[_models.Session]:
         """Returns your sessions."""
@@ -215,8 +233,7 @@ class Client:
 
     def questions(self) -> list[_models.Question]:
         """Returns the open questions of your runs and sessions."""
-        found = (self._http.send("GET", "/v1/approvals")).json()["questions"]
-        return [_models.Question.model_validate(one) for one in found]
+        return (self._http.get(QuestionList, "/v1/approvals")).questions
 
     def answer(self, question: _models.Question, verdict: str) -> None:
         """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
@@ -233,8 +250,7 @@ class Client:
 
     def images(self) -> list[_models.Image]:
         """Returns the images."""
-        found = (self._http.send("GET", "/v1/images")).json()["images"]
-        return [_models.Image.model_validate(one) for one in found]
+        return (self._http.get(ImageList, "/v1/images")).images
 
     def doctor(self) -> _models.Report:
         """Returns whether code can run on the server, and what it lacks."""

@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from .. import _models
-from .._wire import Event, path_of
+from .._errors import ServerError
+from .._wire import Event, in_place, path_of
 from ._http import HTTP
 
 CHUNK = 1 << 20
@@ -24,6 +25,12 @@ class FileList(BaseModel):
     """Entries of a folder."""
 
     entries: list[_models.FileInfo]
+
+
+class NameList(BaseModel):
+    """Names of values."""
+
+    names: list[str]
 
 
 Entries = list[_models.FileInfo]
@@ -50,7 +57,7 @@ class Files:
         data = content.encode() if isinstance(content, str) else content
         params = {"path": path, "mode": mode, "user": user}
         answer = self._http.send("PUT", self._at + "/files", params=params, content=data)
-        return _models.FileInfo.model_validate_json(answer.content)
+        return self._http.read(_models.FileInfo, answer)
 
     def download(self, path: str, to: str | os.PathLike[str], *, user: str | None = None) -> pathlib.Path:
         """Writes a file to a path of this computer."""
@@ -68,7 +75,7 @@ class Files:
             answer = self._http.send(
                 "PUT", self._at + "/files", params={"path": path, "user": user}, content=_chunks(content)
             )
-        return _models.FileInfo.model_validate_json(answer.content)
+        return self._http.read(_models.FileInfo, answer)
 
     def list(self, path: str = ".", *, depth: int | None = None, user: str | None = None) -> Entries:
         """Returns the entries of a folder, to a depth of 1 if not given."""
@@ -102,24 +109,42 @@ class Files:
         if not hasattr(tarfile, "data_filter"):
             raise RuntimeError("this Python can't unpack a stranger's tar safely: use 3.10.12, 3.11.4, 3.12 or newer")
         target = pathlib.Path(to)
-        target.mkdir()
+        if target.exists():
+            raise FileExistsError(f"{target} is there already")
         with tempfile.TemporaryFile() as kept:
             with self._http.stream(self._at + "/tar", {"path": path}) as answer:
                 for chunk in answer.iter_bytes(CHUNK):
                     kept.write(chunk)
-            kept.seek(0)
-            with tarfile.open(fileobj=kept) as archive:
-                archive.extractall(target, filter="data")
+            in_place(_unpack, kept, target)
         return target
 
     def upload_folder(self, source: str | os.PathLike[str], path: str) -> None:
         """Writes a folder of this computer to a new folder of the session."""
         with tempfile.TemporaryFile() as kept:
-            with tarfile.open(fileobj=kept, mode="w") as archive:
-                for entry in sorted(os.listdir(source)):
-                    archive.add(os.path.join(source, entry), arcname=entry)
-            kept.seek(0)
+            in_place(_pack, source, kept)
             self._http.send("PUT", self._at + "/tar", params={"path": path}, content=_chunks(kept))
+
+
+def _unpack(kept: Any, target: pathlib.Path) -> None:
+    kept.seek(0)
+    target.mkdir()
+    with tarfile.open(fileobj=kept) as archive:
+        # Links come last, so nothing is written through one: Python's filter has had holes there.
+        members = sorted(archive.getmembers(), key=lambda one: (one.issym(), one.islnk()))
+        archive.extractall(target, members, filter="data")
+
+
+def _pack(source: str | os.PathLike[str], kept: Any) -> None:
+    with tarfile.open(fileobj=kept, mode="w") as archive:
+        for entry in sorted(os.listdir(source)):
+            archive.add(os.path.join(source, entry), arcname=entry, filter=_anonymous)
+    kept.seek(0)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0  # the code need not know the users of this computer
+    entry.uname = entry.gname = ""
+    return entry
 
 
 def _chunks(content: Any) -> Iterator[bytes]:
@@ -139,7 +164,11 @@ class Values:
 
     def get(self, name: str) -> Any:
         """Returns a value. NotFoundError: there is none."""
-        return (self._http.send("GET", path_of("sessions", self._session, "values", name))).json()
+        answer = self._http.send("GET", path_of("sessions", self._session, "values", name))
+        try:
+            return answer.json()
+        except ValueError as err:
+            raise ServerError(f"the value {name} is no JSON: {err}") from err
 
     def set(self, name: str, value: Any) -> None:
         """Makes or replaces a value."""
@@ -147,5 +176,4 @@ class Values:
 
     def names(self) -> list[str]:
         """Returns the names, in order."""
-        found = (self._http.send("GET", path_of("sessions", self._session, "values"))).json()
-        return [str(name) for name in found["names"]]
+        return (self._http.get(NameList, path_of("sessions", self._session, "values"))).names

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from .._errors import ServerError, error_of
-from .._server import address_of
-from .._wire import Event, EventReader
+from .._server import local_address, started, url_of
+from .._wire import Event, EventReader, in_place
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -35,19 +35,40 @@ class HTTP:
         verify: ssl.SSLContext | bool,
         transport: httpx.BaseTransport | None,
     ) -> None:
-        self.url = "http://unitask.mock" if transport and not url else address_of(url)
+        self._url = (url.rstrip("/") if url else "http://unitask.mock") if transport else url_of(url)
         self.retries = retries
-        self.token = token or os.environ.get("UNITASK_TOKEN")
-        self.headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        self.client = httpx.Client(
-            base_url=self.url,
+        token = (token or os.environ.get("UNITASK_TOKEN") or "").strip()
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._verify, self._transport = verify, transport
+        self._client, self._owner = self._connections(), os.getpid()
+
+    def _connections(self) -> httpx.Client:
+        return httpx.Client(
             headers=self.headers,
             timeout=httpx.Timeout(None, connect=10),
             limits=httpx.Limits(max_connections=None),
-            verify=verify,
-            transport=transport,
+            verify=self._verify,
+            transport=self._transport,
             trust_env=False,  # no proxy stands between this program and its server
         )
+
+    @property
+    def client(self) -> httpx.Client:
+        """The connections. A fork of the process has its own."""
+        if self._owner != os.getpid():
+            self._client, self._owner = self._connections(), os.getpid()
+        return self._client
+
+    @property
+    def url(self) -> str:
+        """The server's address. It starts the server if need be."""
+        return self._url or local_address()
+
+    def address(self) -> str:
+        """Returns the server's address. It starts the server if need be."""
+        if known := self._url or started():
+            return known
+        return in_place(local_address)
 
     def send(
         self,
@@ -66,17 +87,18 @@ class HTTP:
         headers = {"Idempotency-Key": key} if key else {}
         left = self.retries
         while True:
+            url = self.address()
             try:
                 answer = self.client.request(
-                    method, path, json=json, content=content, params=_set(params), headers=headers
+                    method, url + path, json=json, content=content, params=_set(params), headers=headers
                 )
             except httpx.TransportError as err:
                 if key and left > 0:
                     left -= 1
                     time.sleep(0.2)
                     continue
-                raise ServerError(f"the server at {self.url} did not answer: {err or type(err).__name__}") from err
-            if answer.status_code < 400:
+                raise ServerError(f"the server at {url} did not answer: {err or type(err).__name__}") from err
+            if answer.is_success:
                 return answer
             problem = error_of(answer.status_code, _problem(answer))
             again = left > 0 and problem.retryable and answer.status_code in (429, 503) and content is None
@@ -87,25 +109,37 @@ class HTTP:
 
     def get(self, model: type[M], path: str, params: Mapping[str, Any] | None = None) -> M:
         """Returns what is at a path."""
-        return model.model_validate_json((self.send("GET", path, params=params)).content)
+        return self.read(model, self.send("GET", path, params=params))
 
     def post(self, model: type[M], path: str, json: Any = None, **more: Any) -> M:
         """Sends JSON and returns the answer."""
-        return model.model_validate_json((self.send("POST", path, json=json, **more)).content)
+        return self.read(model, self.send("POST", path, json=json, **more))
+
+    def read(self, model: type[M], answer: httpx.Response) -> M:
+        """Returns what an answer has. ServerError: it is not that of a server of unitask."""
+        try:
+            return model.model_validate_json(answer.content)
+        except ValidationError as err:
+            why = err.errors(include_url=False, include_input=False)[0]
+            at = ".".join(map(str, why["loc"]))
+            raise ServerError(
+                f"what {answer.request.url} answers is not of a server of unitask: {at and at + ': '}{why['msg']}"
+            ) from err
 
     @contextmanager
     def stream(
         self, path: str, params: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx.Response]:
         """Opens an answer that is read bit by bit."""
+        url = self.address()
         try:
-            with self.client.stream("GET", path, params=_set(params), headers=headers) as answer:
-                if answer.status_code >= 400:
+            with self.client.stream("GET", url + path, params=_set(params), headers=headers) as answer:
+                if not answer.is_success:
                     answer.read()
                     raise error_of(answer.status_code, _problem(answer))
                 yield answer
         except httpx.TransportError as err:
-            raise ServerError(f"the connection to {self.url} broke: {err or type(err).__name__}") from err
+            raise ServerError(f"the connection to {url} broke: {err or type(err).__name__}") from err
 
     def events(self, path: str, params: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Event]:
         """Yields server-sent events after a number, until the server ends them. It connects again if need be."""
@@ -130,7 +164,8 @@ class HTTP:
 
     def close(self) -> None:
         """Closes the connections."""
-        self.client.close()
+        if self._owner == os.getpid():
+            self._client.close()
 
 
 def _set(params: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import _models
-from .._errors import ApiError
+from .._errors import ApiError, UnitaskError
 from .._results import Result
 from .._wire import Event, path_of
 from ._http import HTTP
@@ -71,7 +71,11 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cancel()
+        try:
+            self.cancel()
+        except UnitaskError:
+            if err is None:  # else what went wrong first is the error
+                raise
 
     def events(self, after: int = 0) -> Iterator[Event]:
         """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""

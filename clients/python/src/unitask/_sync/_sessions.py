@@ -14,9 +14,9 @@ import httpx
 from pydantic import BaseModel
 
 from .. import _models
-from .._errors import ApiError, NotFoundError
+from .._errors import ApiError, NotFoundError, ServerError, UnitaskError
 from .._results import Result
-from .._wire import CodeFiles, Event, body, files_of, many, path_of
+from .._wire import CodeFiles, Event, body, files_of, many, path_of, port_path
 from ._files import Files, Values
 from ._http import HTTP
 from ._runs import MAX_WAIT, RunResult, answer
@@ -37,6 +37,12 @@ class SessionList(BaseModel):
     """Sessions of a caller."""
 
     sessions: list[_models.Session]
+
+
+class QuestionList(BaseModel):
+    """Questions of a caller."""
+
+    questions: list[_models.Question]
 
 
 class CommandList(BaseModel):
@@ -115,7 +121,11 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except UnitaskError:
+            if err is None:  # else what went wrong first is the error
+                raise
 
     def run(
         self,
@@ -187,8 +197,8 @@ class Session:
 
     def questions(self) -> list[_models.Question]:
         """Returns the questions that the session's code waits for."""
-        found = (self._http.send("GET", "/v1/approvals")).json()["questions"]
-        return [one for one in map(_models.Question.model_validate, found) if one.run == self.id]
+        found = self._http.get(QuestionList, "/v1/approvals")
+        return [one for one in found.questions if one.run == self.id]
 
     def answer(self, question: _models.Question, verdict: str) -> None:
         """Answers a question: "deny", "once" or "allow"."""
@@ -218,12 +228,22 @@ class Session:
         return self.state
 
     def url(self, port: int, path: str = "/") -> str:
-        """Returns the URL of an HTTP server in the machine. A request to it needs the client's token, if any."""
-        return f"{self._http.url}{self._at}/ports/{port}/{path.removeprefix('/')}"
+        """Returns the URL of an HTTP server in the machine. A request to it needs the client's token, if any.
+
+        ValueError: the path has . or .. in it, and would lead to something else.
+        """
+        return self._http.url + self._at + port_path(port, path)
 
     def request(self, method: str, port: int, path: str = "/", **options: Any) -> httpx.Response:
-        """Sends a request to an HTTP server in the machine. The options are httpx's."""
-        return self._http.client.request(method, self.url(port, path), **options)
+        """Sends a request to an HTTP server in the machine. The options are httpx's, as ``timeout``: none if not given.
+
+        The whole answer is in memory. ServerError: the connection broke, or took longer than the timeout.
+        """
+        at = self._http.address() + self._at + port_path(port, path)
+        try:
+            return self._http.client.request(method, at, **options)
+        except httpx.TransportError as err:
+            raise ServerError(f"the server at {at} did not answer: {err or type(err).__name__}") from err
 
     def terminal(
         self, command: str | None = None, *, columns: int = 80, rows: int = 24, user: str | None = None
