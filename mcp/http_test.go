@@ -148,7 +148,7 @@ func TestTokenFile(t *testing.T) {
 	for cs, want := range map[*sdk.ClientSession]int{alice: 1, bob: 1} {
 		list, err := cs.ListResources(t.Context(), nil)
 		_, out, _ := call(t, cs, "list_runs", object{})
-		if err != nil || len(list.Resources) != want+1 || len(out["runs"].([]any)) != want {
+		if err != nil || len(list.Resources) != want+2 || len(out["runs"].([]any)) != want {
 			t.Errorf("%+v %v %v", list, out, err)
 		}
 	}

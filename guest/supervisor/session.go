@@ -408,8 +408,12 @@ func (cmd *Command) sendWithin(ctx context.Context, kind byte, payload []byte) e
 // Done returns a channel that is closed when the command has ended.
 func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 
-// KillPatience is the time between SIGINT and SIGKILL for a command.
-const KillPatience = 2 * time.Second
+// KillPatience is the time between SIGINT and SIGKILL for a command. A command of the session's own has more: it removes
+// what it has begun to write, and the host may be busy.
+const (
+	KillPatience    = 2 * time.Second
+	builtinPatience = 5 * KillPatience
+)
 
 // Wait waits until the command has ended, and then stops reading its standard input. When ctx ends, the command
 // is interrupted as with Ctrl-C. If it does not end, it is killed with the rest of its process group. The error
@@ -433,13 +437,18 @@ func (cmd *Command) wait(ctx context.Context) (guest.End, error) {
 		return cmd.end, cmd.err
 	case <-ctx.Done():
 	}
+	patience := KillPatience
+	if cmd.exec.builtin {
+		patience = builtinPatience
+	}
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		cmd.stop(s)
 		select {
 		case <-cmd.done:
 			return cmd.end, context.Cause(ctx)
-		case <-time.After(KillPatience):
+		case <-time.After(patience):
 		}
+		patience = KillPatience
 	}
 	cmd.finish(guest.End{}, context.Cause(ctx))
 	return guest.End{Signal: int(syscall.SIGKILL)}, context.Cause(ctx)
