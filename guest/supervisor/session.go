@@ -408,8 +408,8 @@ func (cmd *Command) sendWithin(ctx context.Context, kind byte, payload []byte) e
 // Done returns a channel that is closed when the command has ended.
 func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 
-// KillPatience is the time between SIGINT and SIGKILL for a command. A command of the session's own has more: it removes
-// what it has begun to write, and the host may be busy.
+// KillPatience is the time between SIGINT and SIGKILL for a command. A command of the session's own has more: it
+// removes what it has begun to write, and the host may be busy.
 const (
 	KillPatience    = 2 * time.Second
 	builtinPatience = 5 * KillPatience
