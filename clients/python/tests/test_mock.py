@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 
@@ -59,6 +61,21 @@ def test_busy() -> None:
     answers += [httpx.Response(502, text="<html>")]
     with pytest.raises(unitask.ApiError, match="502"):
         client.about()
+
+
+def test_patience() -> None:
+    """A server that does not wait for a run is not asked without a pause."""
+    begun = time.monotonic()
+    running = {"code": "run.running", "retryable": True, "retryAfterMs": 100}
+    answers = [httpx.Response(409, json=running), httpx.Response(409, json=running)]
+    done = MockServer(lambda request: "done")
+    run = unitask.Client(transport=done.transport).run("1")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return answers.pop(0) if answers else done.transport.handle_request(request)
+
+    result = unitask.Client(transport=httpx.MockTransport(answer)).get_run(run.run_id).result()
+    assert result.stdout == "done" and time.monotonic() - begun >= 0.2
 
 
 def test_events() -> None:

@@ -1,7 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
-import { bytesOf, HTTP, pathOf } from "./http.js";
+import { bytesOf, HTTP, pathOf, pause } from "./http.js";
 import type { Schemas } from "./schema.js";
 
 export type Verdict = Schemas["Verdict"]["verdict"];
@@ -84,11 +84,14 @@ export function streamsOf(is: Schemas["RunResult"] | Schemas["SessionResult"]) {
 /** Waits for a run's end and returns its result. */
 export async function waitFor(http: HTTP, id: string, signal?: AbortSignal): Promise<RunResult> {
   for (;;) {
+    const began = Date.now();
     try {
       const query = { waitSeconds: 50 };
       return resultOf(http, await http.json("GET", pathOf("runs", id, "result"), { query, signal }));
     } catch (err) {
-      if (!(err instanceof ApiError) || !["run.running", "run.elsewhere"].includes(err.code)) throw err;
+      if (!(err instanceof ApiError) || err.code !== "run.running") throw err;
+      // The server does not wait for what another process runs.
+      await pause(Math.max(0, err.retryAfterMs - (Date.now() - began)), signal);
     }
   }
 }

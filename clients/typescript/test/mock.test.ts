@@ -49,6 +49,17 @@ test("a busy server", async () => {
   await assert.rejects(client.about(), /502/);
 });
 
+test("a server that does not wait", async () => {
+  const problem = JSON.stringify({ code: "run.running", retryable: true, retryAfterMs: 100 });
+  const answers = [new Response(problem, { status: 409 }), new Response(problem, { status: 409 })];
+  const server = new MockServer(() => "done");
+  const { runId } = await new Client({ fetch: server.fetch }).run("1");
+  const began = Date.now();
+  const client = new Client({ fetch: async (...args) => answers.shift() ?? server.fetch(...args) });
+  assert.equal((await client.getRun(runId).result()).stdout, "done");
+  assert.ok(Date.now() - began >= 190);
+});
+
 test("server-sent events", async () => {
   const text = ': beat\r\n\r\nid: 7\r\nevent: stdout\r\ndata: {"text":\r\ndata: "é"}\r\n\r\nevent: end\ndata: {}\n\n';
   const bytes = new TextEncoder().encode(text);

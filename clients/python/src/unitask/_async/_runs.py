@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pathlib
+import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
@@ -82,15 +84,7 @@ class AsyncRun:
 
     async def result(self) -> AsyncRunResult:
         """Waits for the run's end and returns its result."""
-        while True:
-            try:
-                found = await self._http.get(
-                    AsyncRunResult, path_of("runs", self.id, "result"), {"waitSeconds": MAX_WAIT}
-                )
-                return found._of(self._http)
-            except ApiError as err:
-                if err.code != "run.running":
-                    raise
+        return await wait_for(self._http, self.id)
 
     async def cancel(self) -> None:
         """Ends the run. One that has ended stays as it is."""
@@ -123,6 +117,19 @@ class AsyncRun:
     async def answer(self, question: _models.Question, verdict: str) -> None:
         """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
         await answer(self._http, question, verdict)
+
+
+async def wait_for(http: AsyncHTTP, id: str) -> AsyncRunResult:
+    """Waits for the end of a run, step or command and returns its result."""
+    while True:
+        began = time.monotonic()
+        try:
+            return (await http.get(AsyncRunResult, path_of("runs", id, "result"), {"waitSeconds": MAX_WAIT}))._of(http)
+        except ApiError as err:
+            if err.code != "run.running":
+                raise
+            # The server does not wait for what another process runs.
+            await asyncio.sleep(max(0, err.retry_after - (time.monotonic() - began)))
 
 
 async def answer(http: AsyncHTTP, question: _models.Question, verdict: str) -> None:

@@ -12,12 +12,12 @@ import httpx
 from pydantic import BaseModel
 
 from .. import _models
-from .._errors import ApiError, NotFoundError, ServerError, UnitaskError
+from .._errors import NotFoundError, ServerError, UnitaskError
 from .._results import Result
 from .._wire import CodeFiles, Event, body, files_of, many, path_of, port_path
 from ._files import AsyncFiles, AsyncValues
 from ._http import AsyncHTTP
-from ._runs import MAX_WAIT, AsyncRunResult, answer
+from ._runs import AsyncRunResult, answer, wait_for
 
 
 class SessionResult(_models.SessionResult, Result):
@@ -66,15 +66,7 @@ class AsyncTask:
 
     async def result(self) -> AsyncRunResult:
         """Waits for its end and returns its result."""
-        while True:
-            try:
-                found = await self._http.get(
-                    AsyncRunResult, path_of("runs", self.id, "result"), {"waitSeconds": MAX_WAIT}
-                )
-                return found._of(self._http)
-            except ApiError as err:
-                if err.code not in ("run.running", "run.elsewhere"):
-                    raise
+        return await wait_for(self._http, self.id)
 
     async def cancel(self) -> None:
         """Ends it."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 import inspect
 import pathlib
 from collections.abc import Iterator
@@ -84,13 +85,7 @@ class Run:
 
     def result(self) -> RunResult:
         """Waits for the run's end and returns its result."""
-        while True:
-            try:
-                found = self._http.get(RunResult, path_of("runs", self.id, "result"), {"waitSeconds": MAX_WAIT})
-                return found._of(self._http)
-            except ApiError as err:
-                if err.code != "run.running":
-                    raise
+        return wait_for(self._http, self.id)
 
     def cancel(self) -> None:
         """Ends the run. One that has ended stays as it is."""
@@ -123,6 +118,19 @@ class Run:
     def answer(self, question: _models.Question, verdict: str) -> None:
         """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
         answer(self._http, question, verdict)
+
+
+def wait_for(http: HTTP, id: str) -> RunResult:
+    """Waits for the end of a run, step or command and returns its result."""
+    while True:
+        began = time.monotonic()
+        try:
+            return (http.get(RunResult, path_of("runs", id, "result"), {"waitSeconds": MAX_WAIT}))._of(http)
+        except ApiError as err:
+            if err.code != "run.running":
+                raise
+            # The server does not wait for what another process runs.
+            time.sleep(max(0, err.retry_after - (time.monotonic() - began)))
 
 
 def answer(http: HTTP, question: _models.Question, verdict: str) -> None:

@@ -14,12 +14,12 @@ import httpx
 from pydantic import BaseModel
 
 from .. import _models
-from .._errors import ApiError, NotFoundError, ServerError, UnitaskError
+from .._errors import NotFoundError, ServerError, UnitaskError
 from .._results import Result
 from .._wire import CodeFiles, Event, body, files_of, many, path_of, port_path
 from ._files import Files, Values
 from ._http import HTTP
-from ._runs import MAX_WAIT, RunResult, answer
+from ._runs import RunResult, answer, wait_for
 
 
 class SessionResult(_models.SessionResult, Result):
@@ -68,13 +68,7 @@ class Task:
 
     def result(self) -> RunResult:
         """Waits for its end and returns its result."""
-        while True:
-            try:
-                found = self._http.get(RunResult, path_of("runs", self.id, "result"), {"waitSeconds": MAX_WAIT})
-                return found._of(self._http)
-            except ApiError as err:
-                if err.code not in ("run.running", "run.elsewhere"):
-                    raise
+        return wait_for(self._http, self.id)
 
     def cancel(self) -> None:
         """Ends it."""
