@@ -39,6 +39,9 @@ static int open_terminal(int *end, unsigned columns, unsigned rows)
 	struct termios t;
 	if (*end < 0 || fchown(*end, owner, owner) < 0 || tcgetattr(*end, &t) < 0) {
 		close(master);
+		if (*end >= 0)
+			close(*end);
+		*end = -1;  // so the command is not started
 		return -1;
 	}
 	t.c_iflag |= IUTF8;

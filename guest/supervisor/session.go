@@ -408,11 +408,11 @@ func (cmd *Command) sendWithin(ctx context.Context, kind byte, payload []byte) e
 // Done returns a channel that is closed when the command has ended.
 func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 
-// KillPatience is the time between SIGINT and SIGKILL for a command. A command of the session's own has more: it
-// removes what it has begun to write, and the host may be busy.
+// KillPatience is the time between SIGINT and SIGKILL for a command. A command that writes a file for the session has
+// more: it removes what it has begun to write, and the host may be busy.
 const (
 	KillPatience    = 2 * time.Second
-	builtinPatience = 5 * KillPatience
+	writingPatience = 5 * KillPatience
 )
 
 // Wait waits until the command has ended, and then stops reading its standard input. When ctx ends, the command
@@ -438,8 +438,8 @@ func (cmd *Command) wait(ctx context.Context) (guest.End, error) {
 	case <-ctx.Done():
 	}
 	patience := KillPatience
-	if cmd.exec.builtin {
-		patience = builtinPatience
+	if cmd.exec.builtin && (cmd.exec.Args[0] == "write" || cmd.exec.Args[0] == "put") {
+		patience = writingPatience
 	}
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		cmd.stop(s)

@@ -257,7 +257,7 @@ func (b *builder) finish(one *build, made *snapshot, reason *buildReason) {
 	b.trim(one.of.owner)
 }
 
-// lose removes a build whose session has ended, and its tags.
+// lose removes a build whose session has ended, with its tags, and a template that has no other.
 func (b *builder) lose(one *build) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -267,6 +267,9 @@ func (b *builder) lose(one *build) {
 		}
 	}
 	one.of.builds = slices.DeleteFunc(one.of.builds, func(o *build) bool { return o == one })
+	if len(one.of.builds) == 0 {
+		b.list = slices.DeleteFunc(b.list, func(t *builtTemplate) bool { return t == one.of })
+	}
 }
 
 // trim drops the oldest logs of a caller's ended builds beyond maxKeptLogs; b.mu is held.

@@ -138,7 +138,7 @@ func (b *buildRun) make(ctx context.Context) (made *snapshot, err error) {
 	if err := b.boot(ctx); err != nil {
 		return nil, err
 	}
-	for {
+	for told := false; ; told = true {
 		err := b.session.Pause(ctx)
 		if err == nil {
 			break
@@ -146,10 +146,14 @@ func (b *buildRun) make(ctx context.Context) (made *snapshot, err error) {
 		if !errors.As(err, new(*unitask.BusyError)) {
 			return nil, err
 		}
-		select { // room for it may come
+		if !told {
+			why := b.server.shown(b.caller, err).Error()
+			b.build.tell("warn", "finalize", "it waits until it can be paused: "+why)
+		}
+		select {
 		case <-time.After(restPeriod):
 		case <-ctx.Done():
-			return nil, err
+			return nil, errors.Join(context.Cause(ctx), err)
 		}
 	}
 	effective := b.session.Policy.Effective

@@ -11,10 +11,15 @@ import (
 )
 
 // settleScript gives the user of a container image the name and the home of a sandbox's user: clients and steps know
-// both. /out belongs to the image's user. It changes nothing if there is a user of that name.
+// both. /out belongs to the image's user. It adds no user if the image has one of that name.
 const settleScript = `set -eu
 set -- $(ls -ldn /out)
 owner=$3 group=$4
+mkdir -p /root
+if ! [ -d /home/user ]; then
+	mkdir -p /home/user
+	chown -h "$owner:$group" /home/user
+fi
 for file in /etc/passwd /etc/group; do
 	if ! [ -e $file ]; then :>$file; fi
 	while IFS=: read -r name rest; do
@@ -26,8 +31,6 @@ for file in /etc/passwd /etc/group; do
 done
 echo "user:x:$owner:$group::/home/user:/bin/bash" >>/etc/passwd
 echo "user:x:$group:" >>/etc/group
-mkdir -p /root /home/user
-chown -h "$owner:$group" /home/user
 `
 
 // settleTime bounds settleScript.

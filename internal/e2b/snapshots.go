@@ -116,7 +116,7 @@ func (one *snapshot) rest() {
 
 // startAs starts a sandbox's session from a snapshot.
 func (one *snapshot) startAs(ctx context.Context, box *sandbox) error {
-	if any, hosts := box.network.reach(box.internet); !any {
+	if every, hosts := box.network.reach(box.internet); !every {
 		if has, of := one.network.reach(one.internet); has || !slices.Equal(hosts, of) {
 			return policy.Bad("network", "other than the template's", "a sandbox has the network of its snapshot or build")
 		}

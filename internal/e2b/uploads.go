@@ -165,11 +165,12 @@ func (u *uploads) open(owner, hash string) (content *os.File, size int64, err er
 			if err != nil {
 				return nil, 0, &unitask.HostError{Op: "open the archive", Err: err}
 			}
+			one.began = time.Now()
 			return os.NewFile(uintptr(fd), "archive"), one.size, nil
 		}
 	}
-	return nil, 0, fmt.Errorf("files %.80q have not been uploaded, or more than %s ago: %w", hash, uploadedTime,
-		fs.ErrNotExist)
+	return nil, 0, fmt.Errorf("files %.80q have not been uploaded, or were last used more than %s ago: %w", hash,
+		uploadedTime, fs.ErrNotExist)
 }
 
 // uploadLink tells where the files of a COPY step go.

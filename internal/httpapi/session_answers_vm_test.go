@@ -40,6 +40,10 @@ func TestSessionAnswers(t *testing.T) {
 		!strings.Contains(string(text), `"code":"secrets"`) {
 		t.Errorf("a folder with a secret: %d %.200q", res.StatusCode, text)
 	}
+	if res, text := s.send("alice", "GET", at+"/files?path=secret&offset=1", nil); res.StatusCode != 409 ||
+		!strings.Contains(string(text), `"code":"secrets"`) {
+		t.Errorf("a part of a secret: %d %.200q", res.StatusCode, text)
+	}
 	res, text := s.send("alice", "GET", at+"/files?path=secret", nil, "Range", "bytes=0-9")
 	if res.StatusCode != 200 || res.Header.Get("Content-Range") != "" || res.Header.Get("Accept-Ranges") != "" ||
 		strings.Contains(string(text), secret[:10]) {
