@@ -53,7 +53,9 @@ func (searching) read(_ *Field, value any, _ string) (any, error) {
 		if !ok || !IsSearchName(name) {
 			return nil, fmt.Errorf("%.60q is no name of a search backend: small letters, digits, - and _", fmt.Sprint(v))
 		}
-		names = append(names, name)
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
 	return names, nil
 }

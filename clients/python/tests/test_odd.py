@@ -24,6 +24,12 @@ def client_of(answer: Callable[[httpx.Request], httpx.Response]) -> unitask.Clie
     return unitask.Client("http://x", transport=httpx.MockTransport(answer))
 
 
+def test_tokens() -> None:
+    with pytest.raises(ValueError, match="control character") as caught:
+        unitask.Client("http://127.0.0.1:1", token="one\nSECRET")
+    assert "SECRET" not in str(caught.value)
+
+
 def test_paths_lead_nowhere_else() -> None:
     """Ids, names and paths that others chose do not become other requests."""
     client = unitask.Client(transport=MockServer().transport)

@@ -60,7 +60,10 @@ export class HTTP {
       throw new UnitaskError(`the server's address ${url} does not begin with http:// or https://`);
     }
     this.#url = url?.replace(/\/+$/, "") || undefined;
-    this.token = options.token || env["UNITASK_TOKEN"];
+    this.token = (options.token || env["UNITASK_TOKEN"])?.trim() || undefined;
+    if (this.token && !/^[!-~]+$/.test(this.token)) { // the error does not show it
+      throw new UnitaskError("the token has a space, a control character or another one that is not ASCII");
+    }
     this.#retries = options.retries ?? 2;
     this.#ownFetch = options.fetch !== undefined;
     this.#fetch = options.fetch ?? ((...args) => fetch(...args));

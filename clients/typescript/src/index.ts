@@ -109,7 +109,7 @@ export class Client {
     return answer(this.#http, question, verdict);
   }
 
-  /** Yields the begins and ends of your runs, without an end. */
+  /** Yields the begins and ends of your runs (run and start), without an end. */
   events(): AsyncGenerator<Event, void> {
     return this.#http.events("/v1/events");
   }

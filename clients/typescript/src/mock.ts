@@ -16,10 +16,12 @@ type Handler = (parts: string[], request: Request, query: URLSearchParams) => Pr
 
 class Refused extends Error {
   readonly status: number;
+  readonly code: string;
 
-  constructor(status: number, detail: string) {
+  constructor(status: number, code: string, detail: string) {
     super(detail);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -48,10 +50,10 @@ export class MockServer {
         return await handler(found.slice(1).map(decodeURIComponent), request, url.searchParams);
       } catch (err) {
         if (!(err instanceof Refused)) throw err;
-        return problem(err.status, err.message);
+        return problem(err.status, err.code, err.message);
       }
     }
-    return problem(501, `unitask/mock has no ${request.method} ${url.pathname}`);
+    return problem(501, "mock", `unitask/mock has no ${request.method} ${url.pathname}`);
   };
 
   readonly #routes: [string, string, Handler][] = [
@@ -66,7 +68,7 @@ export class MockServer {
     ["GET", "/runs/([^/]+)/artifacts", ([id]) => json(200, { artifacts: this.#run(id).artifacts })],
     ["GET", "/runs/([^/]+)/artifacts/(.+)", ([id = "", path = ""]) => {
       const content = this.#out.get(id)?.[path];
-      if (content === undefined) throw new Refused(404, `there is no artifact ${path}`);
+      if (content === undefined) throw new Refused(404, "path", `there is no artifact ${path}`);
       return new Response(content);
     }],
     ["GET", "/(?:sessions/[^/]+/)?runs/([^/]+)/events", ([id], request) => this.#events(this.#run(id), request)],
@@ -111,7 +113,7 @@ export class MockServer {
     }],
     ["DELETE", "/sessions/([^/]+)/files", ([id], _, query) => {
       const below = [...this.#of(id).keys()].filter((one) => one === full(query) || one.startsWith(full(query) + "/"));
-      if (!below.length) throw new Refused(404, `${full(query)}: no such file`);
+      if (!below.length) throw new Refused(404, "file", `${full(query)}: no such file`);
       for (const one of below) this.#of(id).delete(one);
       return new Response(null, { status: 204 });
     }],
@@ -123,7 +125,7 @@ export class MockServer {
     ["GET", "/sessions/([^/]+)/files/stat", ([id], _, query) => json(200, info(full(query), this.#file(id, query)))],
     ["GET", "/sessions/([^/]+)/values", ([id]) => json(200, { names: [...this.#valuesOf(id).keys()].sort(), more: false })],
     ["GET", "/sessions/([^/]+)/values/([^/]+)", ([id, name = ""]) => {
-      if (!this.#valuesOf(id).has(name)) throw new Refused(404, `there is no value ${name}`);
+      if (!this.#valuesOf(id).has(name)) throw new Refused(404, "value", `there is no value ${name}`);
       return json(200, this.#valuesOf(id).get(name));
     }],
     ["PUT", "/sessions/([^/]+)/values/([^/]+)", async ([id, name = ""], request) => {
@@ -156,7 +158,7 @@ export class MockServer {
 
   #run(id = ""): Schemas["RunResult"] {
     const found = this.results.get(id);
-    if (!found) throw new Refused(404, `there is no run ${id}`);
+    if (!found) throw new Refused(404, "run.gone", `there is no run ${id}`);
     return found;
   }
 
@@ -185,7 +187,7 @@ export class MockServer {
 
   #state(id = ""): Schemas["Session"] {
     const found = this.sessions.get(id);
-    if (!found) throw new Refused(404, `there is no session ${id}`);
+    if (!found) throw new Refused(404, "session.gone", `there is no session ${id}`);
     return found;
   }
 
@@ -199,7 +201,7 @@ export class MockServer {
 
   #file(id: string | undefined, query: URLSearchParams): Uint8Array<ArrayBuffer> {
     const found = this.#of(id).get(full(query));
-    if (!found) throw new Refused(404, `${full(query)}: no such file`);
+    if (!found) throw new Refused(404, "file", `${full(query)}: no such file`);
     return found;
   }
 }
@@ -221,6 +223,6 @@ function json(status: number, value: unknown): Response {
   return new Response(JSON.stringify(value), { status, headers: { "Content-Type": "application/json" } });
 }
 
-function problem(status: number, detail: string): Response {
-  return json(status, { type: "about:blank", title: detail, status, code: "mock", detail, retryable: false });
+function problem(status: number, code: string, detail: string): Response {
+  return json(status, { type: "about:blank", title: detail, status, code, detail, retryable: false });
 }

@@ -45,8 +45,7 @@ export class Artifact {
 
   /** Returns the file's bytes. */
   async bytes(): Promise<Uint8Array> {
-    const path = this.path.split("/").map(encodeURIComponent).join("/");
-    const answer = await this.#http.send("GET", pathOf("runs", this.#run, "artifacts") + "/" + path);
+    const answer = await this.#http.send("GET", pathOf("runs", this.#run, "artifacts", ...this.path.split("/")));
     return new Uint8Array(await answer.arrayBuffer());
   }
 

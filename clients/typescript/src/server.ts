@@ -32,7 +32,7 @@ async function start(ended: () => void): Promise<string> {
       reject(new ServerError(why));
     };
     const timer = setTimeout(() => {
-      stdin.destroy();
+      child.kill();
       fail(`${program} serve did not start in ${startTime / 1000} s: ${said}`);
     }, startTime);
     stderr.setEncoding("utf8").on("data", (text: string) => {
@@ -48,7 +48,7 @@ async function start(ended: () => void): Promise<string> {
       clearTimeout(timer);
       fail(`start ${program}: ${err.message}: install it, set UNITASK_BIN to it, or UNITASK_URL to a server`);
     });
-    child.on("exit", () => {
+    child.on("close", () => { // after the last line of stderr
       clearTimeout(timer);
       fail(`${program} serve did not start: ${said}`);
     });

@@ -34,7 +34,7 @@ test("sessions", async () => {
   assert.ok((await (await session.start(["true"])).result()).ok);
   await session.close();
   await session.close();
-  await assert.rejects(session.run("1"), { status: 404 });
+  await assert.rejects(session.run("1"), { status: 404, code: "session.gone" });
 });
 
 test("a busy server", async () => {

@@ -120,6 +120,14 @@ def url_of(url: str | None) -> str | None:
     return url.rstrip("/") if url else None
 
 
+def token_of(token: str | None) -> str:
+    """Returns token or $UNITASK_TOKEN. ValueError: a header can't have it; the error does not show it."""
+    token = (token or os.environ.get("UNITASK_TOKEN") or "").strip()
+    if token and not re.fullmatch(r"[!-~]+", token):
+        raise ValueError("the token has a space, a control character or another one that is not ASCII")
+    return token
+
+
 def started() -> str | None:
     """Returns the address of this process's server if it runs."""
     server = _server

@@ -107,7 +107,8 @@ class EventReader:
 
     def __init__(self) -> None:
         self._line = ""
-        self._kind, self._data, self._id = "", [""][:0], ""
+        self._kind, self._id = "", ""
+        self._data: list[str] = []
         self._size = 0
 
     def feed(self, text: str) -> Iterator[Event]:

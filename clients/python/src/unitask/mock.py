@@ -279,7 +279,6 @@ class MockServer:
 
 
 def _artifact(path: str, content: bytes) -> dict[str, Any]:
-
     return {"path": path, "size": len(content), "mode": "0644", "sha256": hashlib.sha256(content).hexdigest()}
 
 

@@ -237,10 +237,9 @@ class AsyncClient:
         """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
         await answer(self._http, question, verdict)
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Yields the begins and ends of your runs, without an end."""
-        async for event in self._http.events("/v1/events"):
-            yield event
+    def events(self) -> AsyncIterator[Event]:
+        """Yields the begins and ends of your runs (run and start), without an end."""
+        return self._http.events("/v1/events")
 
     async def about(self) -> _models.About:
         """Returns the server's version, languages and images."""

@@ -96,11 +96,10 @@ class AsyncFiles:
         """Gives a file or folder another name."""
         await self._http.send("POST", self._at + "/files/move", json=_with_user(user, **{"from": source, "to": to}))
 
-    async def watch(self, path: str = ".", *, recursive: bool = False, user: str | None = None) -> AsyncIterator[Event]:
+    def watch(self, path: str = ".", *, recursive: bool = False, user: str | None = None) -> AsyncIterator[Event]:
         """Yields changes below a folder: events ready, change and overflow, without an end."""
         params = {"path": path, "recursive": recursive, "user": user}
-        async for event in self._http.events(self._at + "/files/watch", params):
-            yield event
+        return self._http.events(self._at + "/files/watch", params)
 
     async def download_folder(self, path: str, to: str | os.PathLike[str]) -> pathlib.Path:
         """Writes a folder's files to a new folder of this computer. Links and names that lead out of it are refused."""

@@ -13,7 +13,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from .._errors import ServerError, error_of
-from .._server import local_address, started, url_of
+from .._server import local_address, started, token_of, url_of
 from .._wire import Event, EventReader, in_thread
 
 M = TypeVar("M", bound=BaseModel)
@@ -35,7 +35,7 @@ class AsyncHTTP:
     ) -> None:
         self._url = (url.rstrip("/") if url else "http://unitask.mock") if transport else url_of(url)
         self.retries = retries
-        token = (token or os.environ.get("UNITASK_TOKEN") or "").strip()
+        token = token_of(token)
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._verify, self._transport = verify, transport
         self._client, self._owner = self._connections(), os.getpid()

@@ -77,10 +77,9 @@ class AsyncRun:
             if err is None:  # else what went wrong first is the error
                 raise
 
-    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""
-        async for event in self._http.events(path_of("runs", self.id, "events"), after=after):
-            yield event
+        return self._http.events(path_of("runs", self.id, "events"), after=after)
 
     async def result(self) -> AsyncRunResult:
         """Waits for the run's end and returns its result."""

@@ -59,10 +59,9 @@ class AsyncTask:
     def __repr__(self) -> str:
         return f"<unitask task {self.id} of session {self.session}>"
 
-    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yields its events, until it has ended: stdout, stderr, end."""
-        async for event in self._http.events(path_of("sessions", self.session, "runs", self.id, "events"), after=after):
-            yield event
+        return self._http.events(path_of("sessions", self.session, "runs", self.id, "events"), after=after)
 
     async def result(self) -> AsyncRunResult:
         """Waits for its end and returns its result."""

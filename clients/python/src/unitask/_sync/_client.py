@@ -240,9 +240,8 @@ class Client:
         answer(self._http, question, verdict)
 
     def events(self) -> Iterator[Event]:
-        """Yields the begins and ends of your runs, without an end."""
-        for event in self._http.events("/v1/events"):
-            yield event
+        """Yields the begins and ends of your runs (run and start), without an end."""
+        return self._http.events("/v1/events")
 
     def about(self) -> _models.About:
         """Returns the server's version, languages and images."""

@@ -101,8 +101,7 @@ class Files:
     def watch(self, path: str = ".", *, recursive: bool = False, user: str | None = None) -> Iterator[Event]:
         """Yields changes below a folder: events ready, change and overflow, without an end."""
         params = {"path": path, "recursive": recursive, "user": user}
-        for event in self._http.events(self._at + "/files/watch", params):
-            yield event
+        return self._http.events(self._at + "/files/watch", params)
 
     def download_folder(self, path: str, to: str | os.PathLike[str]) -> pathlib.Path:
         """Writes a folder's files to a new folder of this computer. Links and names that lead out of it are refused."""

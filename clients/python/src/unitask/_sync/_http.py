@@ -15,7 +15,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from .._errors import ServerError, error_of
-from .._server import local_address, started, url_of
+from .._server import local_address, started, token_of, url_of
 from .._wire import Event, EventReader, in_place
 
 M = TypeVar("M", bound=BaseModel)
@@ -37,7 +37,7 @@ class HTTP:
     ) -> None:
         self._url = (url.rstrip("/") if url else "http://unitask.mock") if transport else url_of(url)
         self.retries = retries
-        token = (token or os.environ.get("UNITASK_TOKEN") or "").strip()
+        token = token_of(token)
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._verify, self._transport = verify, transport
         self._client, self._owner = self._connections(), os.getpid()

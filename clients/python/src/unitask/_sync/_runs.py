@@ -80,8 +80,7 @@ class Run:
 
     def events(self, after: int = 0) -> Iterator[Event]:
         """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""
-        for event in self._http.events(path_of("runs", self.id, "events"), after=after):
-            yield event
+        return self._http.events(path_of("runs", self.id, "events"), after=after)
 
     def result(self) -> RunResult:
         """Waits for the run's end and returns its result."""

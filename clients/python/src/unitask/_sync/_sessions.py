@@ -63,8 +63,7 @@ class Task:
 
     def events(self, after: int = 0) -> Iterator[Event]:
         """Yields its events, until it has ended: stdout, stderr, end."""
-        for event in self._http.events(path_of("sessions", self.session, "runs", self.id, "events"), after=after):
-            yield event
+        return self._http.events(path_of("sessions", self.session, "runs", self.id, "events"), after=after)
 
     def result(self) -> RunResult:
         """Waits for its end and returns its result."""
