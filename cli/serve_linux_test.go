@@ -3,6 +3,8 @@ package cli_test
 import (
 	"bufio"
 	"io"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,18 +27,23 @@ func TestServeUntilEOF(t *testing.T) {
 		errs.Close()
 	}()
 	lines := bufio.NewScanner(told)
-	for lines.Scan() && !strings.Contains(lines.Text(), "serving http://") {
-		t.Log(lines.Text())
+	address := regexp.MustCompile(`serving (http://[0-9.:]+[0-9])`)
+	var at []string
+	for at == nil && lines.Scan() {
+		at = address.FindStringSubmatch(lines.Text())
+	}
+	if at == nil {
+		t.Fatal("it does not say its address")
 	}
 	go func() { _, _ = io.Copy(io.Discard, told) }()
 	if _, err := io.WriteString(feed, strings.Repeat("quit\n", 1<<16)); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case got := <-code:
-		t.Fatalf("it ended before its input: %d", got)
-	default:
+	res, err := http.Get(at[1] + "/v1/about")
+	if err != nil {
+		t.Fatalf("it ended before its input: %v", err)
 	}
+	res.Body.Close()
 	feed.Close()
 	select {
 	case got := <-code:

@@ -18,7 +18,8 @@ const maxCounted = 5000
 
 // stats is what stats prints.
 type stats struct {
-	Running  int             `json:"running"` // runs and sessions under way, of all processes
+	Running  int             `json:"running"`        // runs and sessions under way, of all processes
+	More     bool            `json:"more,omitempty"` // there are older records, which were not read
 	Sessions []sessiond.View `json:"sessions"`
 	Host     machine.HostUse `json:"host"`
 }
@@ -33,11 +34,11 @@ and limits are the resource unitask://stats of unitask mcp.`,
 		Args: cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			s := stats{Sessions: []sessiond.View{}, Host: machine.UseOfHost(rt.Images().Home())}
-			running, _, err := rt.History().Page(history.Filter{Status: string(record.Running), Looked: maxCounted})
+			running, next, err := rt.History().Page(history.Filter{Status: string(record.Running), Looked: maxCounted})
 			if err != nil {
 				return err
 			}
-			s.Running = len(running)
+			s.Running, s.More = len(running), next != ""
 			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
 			if err != nil && !errors.Is(err, sessiond.ErrNone) {
 				return err
@@ -60,7 +61,11 @@ func (a *app) printStats(s *stats) {
 	of := func(free, all int64) string {
 		return fmt.Sprintf("%s free of %s", mebibytes(free), mebibytes(all))
 	}
-	a.ui.fact("running", "%s", count(s.Running, "run")+", with those of sessions")
+	running := count(s.Running, "run") + ", with those of sessions"
+	if s.More {
+		running += fmt.Sprintf(", of the newest %d", maxCounted)
+	}
+	a.ui.fact("running", "%s", running)
 	a.ui.fact("sessions", "%d running, %d paused", states[sessiond.Running], states[sessiond.Paused])
 	a.ui.fact("processors", "%d, load %s", s.Host.Processors, load)
 	a.ui.fact("memory", "%s", of(s.Host.MemoryFree, s.Host.MemoryBytes))

@@ -129,7 +129,9 @@ func (s *Server) logPieces(ctx context.Context, caller unitask.Caller, session *
 
 // stepPieces returns the pieces of a step.
 func (s *Server) stepPieces(rec *record.Record) []logPiece {
-	list := []logPiece{{line: fmt.Sprintf("--- %s %s, %s\n", rec.ID, rec.Created.UTC().Format(time.RFC3339), rec.Status)}}
+	// The status has the same width at each time, and so have the offsets.
+	list := []logPiece{{line: fmt.Sprintf("--- %s %s, %-11s\n", rec.ID, rec.Created.UTC().Format(time.RFC3339),
+		rec.Status)}}
 	if command := commandOf(rec); command != "" {
 		list = append(list, logPiece{line: "--- command\n" + command + "\n"})
 	}
