@@ -139,7 +139,8 @@ func writeDocument(t *testing.T, path string) {
 // sources returns the paths of a library's files, without those that its tools make.
 func sources(t *testing.T, name string) []string {
 	t.Helper()
-	made := []string{"node_modules", "package-lock.json", "dist", "build", "__pycache__"}
+	made := []string{"node_modules", "package-lock.json", "dist", "build", "__pycache__", ".ruff_cache", ".mypy_cache",
+		".pytest_cache"}
 	var paths []string
 	err := fs.WalkDir(os.DirFS(name), ".", func(path string, entry fs.DirEntry, err error) error {
 		switch {

@@ -73,7 +73,7 @@ func TestAttackSessionLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return "--- " + id + " " + rec.Created.UTC().Format("2006-01-02T15:04:05Z") + ", done\n"
+		return "--- " + id + " " + rec.Created.UTC().Format("2006-01-02T15:04:05Z") + ", done       \n"
 	}
 	want := head(first) + "--- code\nthe first code\n--- stdout\none\n\n" + head(second) +
 		"--- code\nthe second code\n--- stdout\n" + long + "\n--- stderr\nwarning\n" + head(third) +
