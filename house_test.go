@@ -37,7 +37,7 @@ var floors = [][]string{
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/hostexec", "internal/localsocket",
 		"internal/vault"},
 	{
-		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell",
+		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell", "guest/tools",
 		"image/debian", "image/debian/debiantest", "image/erofs", "image/oci", "image/tfs",
 		"internal/audit", "internal/compiled",
 		"internal/packages", "internal/signing", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
@@ -45,7 +45,7 @@ var floors = [][]string{
 	{"guest/supervisor", "guest/web", "image", "internal/changes", "netstack", "vmm", "internal/audit/webhook"},
 	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config", "internal/project"},
-	{"internal/egress", "internal/failure", "internal/web"},
+	{"internal/egress", "internal/failure", "internal/toolhost", "internal/web"},
 	{"internal/audit/runlog", "internal/spans"},
 	{"internal/approval", "internal/paused"},
 	{"internal/history", "internal/language"},

@@ -141,7 +141,7 @@ machine gone, record kept.`,
 		a.applyCommand(), a.signCommand(), a.verifyCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(),
 		a.mcpCommand(), a.serveCommand(), a.poolCommand(), a.initCommand(), a.policyCommand(), a.auditCommand(),
 		a.eventsCommand(),
-		a.secretCommand(), a.webCommand(),
+		a.secretCommand(), a.toolsCommand(), a.webCommand(),
 		a.diskCommand(), a.statsCommand(), a.languagesCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(),
 		a.fleetCommand())
 	root.SetIn(a.std.Stdin)

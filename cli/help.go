@@ -28,7 +28,7 @@ var flagGroups = []struct {
 		"fresh-process keep-on-crash with-secrets session gdb no-jail"},
 	{"Network", "allow-net allow-net-any ask allow-tcp allow-http max-connections max-upload max-download ca pcap"},
 	{"Files and packages", "file dir dir-max project mode with out out-replace max-artifacts"},
-	{"Policy and secrets", "policy secret require-jail require-hardware"},
+	{"Policy and secrets", "policy secret tools require-jail require-hardware"},
 	{"Input and output", "json raw tty interactive output-bytes"},
 	{"Fleet", "fleet tenant priority worker-keys nats-creds nats-ca nats-cert nats-key nats-plain"},
 }
@@ -54,7 +54,7 @@ var flagTypes = map[string]string{
 	"qemu-log": "ITEM", "record": "FILE", "remove": "HOST:PORT", "replay": "ID", "require-jail": "LAYER", "run": "ID",
 	"secret": "NAME", "session": "SESSION", "signature": "FILE", "signers": "FILE",
 	"since": "TIME", "size": "MIN:MAX", "status": "STATUS", "tenant": "NAME",
-	"timeout": "DURATION", "tls-cert": "FILE", "tls-key": "FILE", "to": "FILE", "token-file": "FILE", "trace": "PATTERN",
+	"timeout": "DURATION", "tls-cert": "FILE", "tls-key": "FILE", "to": "FILE", "token-file": "FILE", "tools": "NAME", "trace": "PATTERN",
 	"url": "URL", "with": "PACKAGE", "worker-keys": "FILE",
 }
 

@@ -145,6 +145,10 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	}
 	summary, decisions := networkTable(rec)
 	row("network", "%s", summary)
+	called, calls := toolTable(rec)
+	if rec.Tools != nil {
+		row("tools", "%s", called)
+	}
 	row("record", "%s", path)
 	for _, art := range res.Artifacts {
 		row("artifact", "%s, %s, mode %s, sha256 %s", safe(art.Path), mebibytes(art.Size), art.Mode, art.SHA256)
@@ -158,6 +162,13 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 	if rows := requestRows(rec); len(rows) > 0 {
 		fmt.Fprintln(w)
 		a.ui.table("POLICY|ASKED|CEILING|GETS", rows)
+	}
+	if len(calls) > 0 {
+		fmt.Fprintln(w)
+		a.ui.table("TOOL|ARGUMENTS|TIME|RULE|ERROR", calls[:min(len(calls), maxNetRows)])
+		if more := len(calls) - maxNetRows; more > 0 {
+			a.ui.line("and %d more; --json has all", more)
+		}
 	}
 	if len(decisions) > 0 {
 		fmt.Fprintln(w)

@@ -24,8 +24,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// recorded returns the request of a record, with its secrets' values from the current environment.
-func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags) (unitask.Request, error) {
+// recorded returns the request of a record, and its id, with its secrets' values from the current environment.
+func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags) (req unitask.Request,
+	id string, err error) {
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
@@ -39,25 +40,25 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 		other = fmt.Errorf("unexpected argument %q: the record has the code and its arguments", args[0])
 	}
 	if other != nil {
-		return unitask.Request{}, usage(other)
+		return req, "", usage(other)
 	}
-	id, err := rt.Runs().Find(f.replay)
+	id, err = rt.Runs().Find(f.replay)
 	if err != nil {
-		return unitask.Request{}, usage(err)
+		return req, "", usage(err)
 	}
-	req, err := rt.History().Request(id, f.owner)
+	req, err = rt.History().Request(id, f.owner)
 	if errors.Is(err, history.ErrOwner) {
-		return req, hint(usage(err), "--owner NAME says that you mean it")
+		return req, "", hint(usage(err), "--owner NAME says that you mean it")
 	}
 	if err != nil {
-		return req, usage(err)
+		return req, "", usage(err)
 	}
 	req.Cold = req.Cold || f.cold
 	a.deniedThen(rt, id)
 	if req.Secrets, req.SecretHosts, err = a.readSecrets(cmd.Context(), req.SecretNames()); err != nil {
-		return req, usage(err)
+		return req, "", usage(err)
 	}
-	return req, nil
+	return req, id, nil
 }
 
 // request builds the request from flags; codeOnStdin means that standard input contained the code.

@@ -297,8 +297,9 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if id, yes := a.replaysSession(rt, f); yes {
 		return a.replaySession(cmd, args, rt, f, id, ceiling)
 	}
+	replayed := ""
 	if f.replay != "" {
-		if req, err = a.recorded(cmd, args, rt, f); err != nil {
+		if req, replayed, err = a.recorded(cmd, args, rt, f); err != nil {
 			return err
 		}
 	}
@@ -320,7 +321,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	streams.Approve = a.approver(f)
+	streams.Approve, streams.ToolsOf = a.approver(f), replayed
 	res, err := rt.RunFor(ctx, callerHere(ceiling), req, streams)
 	restore()
 	if f.replay == "" {

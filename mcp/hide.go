@@ -163,7 +163,7 @@ func (h hider) value(key string, v any) any {
 			case "host", "real", "rule", "line", "ceiling", "hint": // hints repeat the useful part
 				delete(v, k)
 			// the caller's own texts, or what a refusal may tell it
-			case "env", "args", "allowNet", "ask", "allowTcp", "allowHttp", "secrets":
+			case "env", "args", "allowNet", "ask", "allowTcp", "allowHttp", "secrets", "tools":
 			default:
 				v[k] = h.value(k, member)
 			}

@@ -40,6 +40,7 @@ type runArgs struct {
 	Files          []fileArg         `json:"files,omitempty"`
 	Dirs           []string          `json:"dirs,omitempty"`
 	Secrets        []string          `json:"secrets,omitempty"`
+	Tools          []string          `json:"tools,omitempty"`
 	Session        string            `json:"session,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
 	MemoryMB       int               `json:"memoryMb,omitempty"`
@@ -75,6 +76,8 @@ var runDescriptions = map[string]string{
 		"redacted everywhere. NAME@HOST,HOST sets a placeholder, which becomes the value in the headers of HTTPS " +
 		"requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body, " +
 		"sigv4 (AWS signatures)",
+	"tools": "names of the ceiling's tool servers, whose tools the code calls: import { NAME } from \"unitask:tools\" in " +
+		"JavaScript, from unitask_tools import NAME in Python, unitask-tool NAME.TOOL JSON in shell; /tools/NAME/ has types",
 	"session": "new starts a session, a machine that keeps variables and files for the calls that name its id here " +
 		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
 		"after the call",
@@ -203,7 +206,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	req := unitask.Request{
 		Code: in.Code, Path: in.Filename, Language: in.Language, Image: in.Image, Packages: in.Packages,
 		Check: in.Check, Args: in.Args,
-		Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
+		Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP, Tools: in.Tools,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB,
 		MaxProcesses: in.MaxProcesses,
 		RequireJail:  s.require,

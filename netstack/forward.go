@@ -29,14 +29,17 @@ type forwarder struct {
 	upstream Upstream
 	broker   *broker.Broker // nil if there is none
 	asker    *Asker         // nil if nobody is asked
+	tools    func(net.Conn) // nil if there are none
 	limits   Limits
 	log      *netlog
 	ctx      context.Context // ends with cut, or with the network
 	cut      context.CancelFunc
 
-	rate    *rate.Limiter // new connections
-	open    atomic.Int64
-	traffic *Traffic
+	rate *rate.Limiter // new connections
+	open atomic.Int64
+	// toolsOpen counts the connections of tools.
+	toolsOpen atomic.Int64
+	traffic   *Traffic
 
 	mu     sync.Mutex
 	closed bool
@@ -163,6 +166,10 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	defer f.flows.Done()
 	id := r.ID()
 	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+	if f.tools != nil && to.Addr() == toolsAddr && to.Port() == toolsPort {
+		f.serveTools(r)
+		return
+	}
 	a := &attempt{f: f, r: r, to: to, line: Decision{Proto: "tcp", Addr: to.Addr().String(), Port: to.Port(),
 		Verdict: Denied}}
 	if why := a.admit(); why != "" {

@@ -45,6 +45,7 @@ import (
 var (
 	GuestAddr   = netip.MustParseAddr(contract.GuestIP)
 	GatewayAddr = netip.MustParseAddr(contract.GatewayIP) // also the guest's resolver
+	toolsAddr   = netip.MustParseAddr(contract.ToolsIP)
 	subnetMask  = net.IPMask(net.ParseIP(contract.Netmask).To4())
 
 	guestMAC   = mustMAC(contract.GuestMAC)
@@ -116,6 +117,9 @@ type Config struct {
 	// Asker, if not nil, approves connections that match a Rule with Ask. They wait for it; connections that the
 	// broker serves wait at their requests. nil denies them.
 	Asker *Asker
+	// Tools, if not nil, serves the code's connections to port 80 of contract.ToolsIP. It returns when the connection has
+	// ended, at the latest soon after it was closed. Several goroutines call it.
+	Tools func(net.Conn)
 	// Traffic, if not nil, holds the count that Limits bounds; otherwise it begins at 0.
 	Traffic *Traffic
 	// Broker, if not nil, serves the connections to its hosts, where a rule that is not raw allows them.
@@ -193,6 +197,7 @@ func New(cfg Config) (*Network, error) {
 	}
 	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: cfg.Asker,
 		limits: cfg.Limits.withDefaults(), traffic: traffic, log: n.log, live: map[*flow]Decision{}}
+	n.forward.tools = cfg.Tools
 	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	log.cut = n.forward.cut // enter checks for it

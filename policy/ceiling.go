@@ -371,6 +371,8 @@ const Example = `# The most that unitask may give to a run started in this folde
 # Search backends that may be asked (web_search), by their names in config.toml of unitask's home.
 # webSearch = ["searxng"]
 
+# MCP servers of this host whose tools code may call are [tools.NAME] tables, at the end of the file.
+
 # false: no debugger may join a run's machine (unitask debug).
 # debug = false
 
@@ -402,6 +404,18 @@ const Example = `# The most that unitask may give to a run started in this folde
 # [host.pull]
 # argv = ["git", "-C", "{repo}", "pull", "--ff-only"]  # no shell; a placeholder needs a type
 # repo = { under = "/home/me/src" }                    # or of = ["…"], from = 1, to = 9, pattern = "…"
+
+# An MCP server whose tools code may call (--tools github), once you trust this file. unitask tools pin github
+# shows its tools and writes the pin.
+# [tools.github]
+# command = ["github-mcp-server", "stdio"]    # or url = "https://…"
+# passEnv = ["GITHUB_TOKEN"]                  # variables of unitask's that the server gets
+# allow = ["get_*", "search_*"]
+# approve = true                              # you are asked about each call
+# maxCalls = 100
+# [[tools.github.where]]
+# argument = "owner"
+# equals = "acme"                             # or in = […], matches = "REGEXP"
 
 # [secrets.GITHUB_TOKEN]
 # hosts = ["api.github.com"]

@@ -182,6 +182,9 @@ func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	}
 	p := &ForPeople{Origin: origin}
 	for i := len(list) - 1; i >= 0; i-- {
+		if !list[i].trusted {
+			list[i].Ceiling = list[i].withoutTools()
+		}
 		p.Ceiling = p.Ceiling.NarrowedBy(list[i].Ceiling)
 	}
 	for _, f := range list {

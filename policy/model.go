@@ -37,7 +37,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Concat(ImageNames, TemplateImages),
 		"packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under,
 		"dirsUnder": under, "hostFiles": false, "writeUnder": []string{}, "webFetch": false,
-		"webSearch": []string{}}}
+		"webSearch": []string{}, toolsKey: toolLimit{}}}
 }
 
 // holds reports whether a folder is another one, or above it, even if a mount gives it another path.

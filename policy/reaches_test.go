@@ -23,6 +23,7 @@ func TestAttackUndecidedFields(t *testing.T) {
 		"files":   `[{"host":"/a"}]`, "dirs": `[{"host":"/a"}]`, "maxArtifactBytes": "1", "debug": "true", "webFetch": "true",
 		"requireJail":     `["network"]`,
 		"requireHardware": "true", "audit": "true",
+		"tools": `["docs"]`,
 	}
 	// A model's run reaches the public hosts that it names; docs/policy.md lists what a ceiling leaves open.
 	open := []string{

@@ -51,6 +51,8 @@ type Request struct {
 	// Files and Dirs are the host's, and read-only inside.
 	Files []Mount `json:"files"`
 	Dirs  []Mount `json:"dirs"`
+	// Tools are names of the ceiling's tables of tools, which the code may call.
+	Tools []string `json:"tools"`
 	// MaxArtifacts bounds the bytes of artifacts that a run, or each step of a session, leaves in /out; -1 is none.
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
 	// Debug says that a debugger controls the machine.
@@ -103,6 +105,7 @@ type Effective struct {
 	Secrets      []SecretRule `json:"secrets"`
 	Files        []Mount      `json:"files"`
 	Dirs         []Mount      `json:"dirs"`
+	Tools        []string     `json:"tools"`
 	MaxArtifacts int64        `json:"maxArtifactBytes"` // -1 is none
 	Debug        bool         `json:"debug"`
 	WebFetch     bool         `json:"webFetch"`

@@ -27,7 +27,8 @@ const (
 	StderrFile  = "stderr"
 	NetlogFile  = "netlog.jsonl"
 	ConsoleFile = "console.log"
-	TraceFile   = "trace.log" // of a run that was traced
+	ToolsFile   = "tools.jsonl" // calls of tools, if the run was granted any
+	TraceFile   = "trace.log"   // of a run that was traced
 	// InlineFilesFile holds the request's inline files: [{"name": …, "content": …}]
 	InlineFilesFile = "inlinefiles.json"
 	// oldInlineFilesFile is the name in records from before December 2026, which this release still reads.
@@ -137,6 +138,7 @@ type Run struct {
 	dir                             string
 	lock                            *filelock.Lock
 	stdout, stderr, netlog, console *os.File
+	tools                           *os.File // nil before Tools
 
 	mu  sync.Mutex
 	err error // the first write that failed
@@ -289,6 +291,26 @@ func (r *Run) Netlog(decision any) {
 	}
 }
 
+// Tools returns a function that appends a line to the calls of tools, as Netlog does.
+func (r *Run) Tools() (log func(call any), err error) {
+	if r.tools == nil {
+		r.tools, err = os.OpenFile(filepath.Join(r.dir, ToolsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	}
+	f := r.tools
+	return func(call any) {
+		if r.Err() != nil {
+			return
+		}
+		text, err := json.Marshal(call)
+		if err == nil {
+			_, err = f.Write(append(text, '\n'))
+		}
+		if err != nil {
+			r.failed(err)
+		}
+	}, err
+}
+
 // Finish writes the record for the last time, as Settle does, and releases it. It returns the first error of the whole
 // record.
 func (r *Run) Finish(now time.Time) error {
@@ -301,7 +323,7 @@ func (r *Run) Finish(now time.Time) error {
 }
 
 func (r *Run) closeFiles() {
-	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console} {
+	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console, r.tools} {
 		if f != nil {
 			f.Close()
 		}

@@ -2,10 +2,11 @@ package run
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
-// Question asks whether the code of a run may connect to exactly this host and port.
+// Question asks whether the code of a run may connect to exactly this host and port, or call exactly this tool.
 type Question struct {
 	RunID string `json:"run"`
 	// Host is HOST:PORT; an international name is in ASCII, as xn--….
@@ -13,6 +14,10 @@ type Question struct {
 	// Request is the method and path of the waiting request, "" if requests to the host are not read. The code has chosen
 	// them; they are printable ASCII, cut after maxAskedRequest bytes.
 	Request string `json:"request,omitempty"`
+	// Tool is SERVER.TOOL if the question is about a call of a tool; Host is "" then. Arguments are JSON without secrets.
+	// The code has chosen them, and they are cut.
+	Tool      string `json:"tool,omitempty"`
+	Arguments string `json:"arguments,omitempty"`
 	// Rule is the rule that asks: "ask *.example.com".
 	Rule string `json:"rule"`
 	// Until is the deadline for an answer: after it, the connection is denied.
@@ -21,6 +26,9 @@ type Question struct {
 
 // Wants returns, for a person, what the code wants: "to connect to HOST:PORT (ask RULE)".
 func (q Question) Wants() string {
+	if q.Tool != "" {
+		return fmt.Sprintf("to call the tool %s with %s (%s)", q.Tool, strconv.QuoteToGraphic(q.Arguments), q.Rule)
+	}
 	if q.Request != "" {
 		return fmt.Sprintf("to send %s to %s (%s)", q.Request, q.Host, q.Rule)
 	}
@@ -42,16 +50,21 @@ const (
 
 // Approval is a question that was asked, and its outcome.
 type Approval struct {
-	Host    string  `json:"host"` // HOST:PORT
-	Request string  `json:"request,omitempty"`
-	Verdict Verdict `json:"verdict"`
-	By      string  `json:"by,omitempty"`  // "" if nobody answered
-	Why     string  `json:"why,omitempty"` // the reason for a denial that nobody gave
-	Ms      int64   `json:"ms"`            // how long the machine was stopped
+	Host      string  `json:"host"` // HOST:PORT
+	Request   string  `json:"request,omitempty"`
+	Tool      string  `json:"tool,omitempty"` // SERVER.TOOL; Host is "" then
+	Arguments string  `json:"arguments,omitempty"`
+	Verdict   Verdict `json:"verdict"`
+	By        string  `json:"by,omitempty"`  // "" if nobody answered
+	Why       string  `json:"why,omitempty"` // the reason for a denial that nobody gave
+	Ms        int64   `json:"ms"`            // how long the machine was stopped
 }
 
 func (a Approval) String() string {
 	what := a.Host
+	if a.Tool != "" {
+		what = "the call of " + a.Tool
+	}
 	if a.Request != "" {
 		what += " (" + a.Request + ")"
 	}
@@ -60,6 +73,9 @@ func (a Approval) String() string {
 	}
 	if a.By != "" {
 		return fmt.Sprintf("%s was denied by %s", what, a.By)
+	}
+	if a.Tool != "" {
+		return fmt.Sprintf("%s was denied: %s", what, a.Why)
 	}
 	return fmt.Sprintf("%s was denied: %s; a host in allowNet of the ceiling needs no question", what, a.Why)
 }

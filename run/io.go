@@ -45,6 +45,8 @@ type IO struct {
 	Out string
 	// OutReplace allows copies to replace files that exist in Out.
 	OutReplace bool
+	// ToolsOf, if not "", is the id of a recorded run whose calls of tools are answered again, in place of the servers.
+	ToolsOf string
 	// Keep, if not nil, stops the machine and keeps it for a debugger when its guest crashes; Run returns when the machine
 	// is gone.
 	Keep *Keep

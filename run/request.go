@@ -123,6 +123,9 @@ type Request struct {
 	MaxUpload      int64 `json:"maxUploadBytes,omitempty"`
 	MaxDownload    int64 `json:"maxDownloadBytes,omitempty"`
 
+	// Tools are names of [tools.NAME] tables of the ceiling: MCP servers of the host whose tools the code may call.
+	Tools []string `json:"tools,omitempty"`
+
 	// MaxArtifacts bounds the bytes of artifacts in /out; 0 means 64 MiB, -1 means none.
 	MaxArtifacts int64 `json:"maxArtifactBytes,omitempty"`
 	// Debug is set by Runtime.Debug; without a debugger it changes nothing.
@@ -143,6 +146,7 @@ func (req Request) CheckOnly() Request {
 	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
 	req.AllowNet, req.AllowNetAny, req.Ask, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, nil,
 		"", nil
+	req.Tools = nil
 	return req
 }
 

@@ -11,6 +11,7 @@ package contract
 const (
 	GuestIP    = "10.0.2.15"
 	GatewayIP  = "10.0.2.2" // the host's end, and the resolver
+	ToolsIP    = "10.0.2.3" // the host's HTTP service for calls of tools
 	Netmask    = "255.255.255.0"
 	GuestMAC   = "52:54:00:75:74:01"
 	GatewayMAC = "52:54:00:75:74:02"

@@ -107,7 +107,15 @@ function take(start, fs, native) {
   begin(start, native);
   if (!fresh) adopt(start.flags ?? []);
   trust(fs, start.ca);
+  if (start.env.UNITASK_TOOLS) nameTools();
   if (typescript.isTyped(start.argv[0])) typescript.hook();
+}
+
+// nameTools lets the code import unitask:tools, which the host has put into the guest.
+function nameTools() {
+  const tools = { url: 'file:///unitask/tools/index.mjs', format: 'module', shortCircuit: true };
+  const resolve = (name, context, next) => (name === 'unitask:tools' ? tools : next(name, context));
+  require('node:module').registerHooks({ resolve });
 }
 
 // adopt applies the few arguments that a running Node can still apply (node.go lists them). Others

@@ -86,7 +86,9 @@ type Asker struct {
 	mu      sync.Mutex
 	machine *machine.Machine // once there is one
 	open    *openQuestion
-	told    int // answers that Denied has looked at
+	told    int           // answers that Denied has looked at
+	turn    chan struct{} // held while asking
+	tools   toolAnswers
 }
 
 // openQuestion is a question that waits for an answer.
@@ -109,7 +111,7 @@ func (q *openQuestion) answer(said run.Verdict, by string) bool {
 
 // Open returns the asker of a run. Other processes of the user can reach it until done is called.
 func Open(c Config) (a *Asker, done func(), err error) {
-	a = &Asker{Config: c, talk: talkTime}
+	a = &Asker{Config: c, talk: talkTime, turn: make(chan struct{}, 1)}
 	l, err := localsocket.Listen(c.Record.Dir(), controlSocket)
 	if err != nil {
 		return nil, nil, err
@@ -172,10 +174,31 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 		return said
 	}
 	done := run.Approval{Host: about.Target(), Request: askedRequest(a.Redactor, about), Verdict: run.Deny}
+	if !a.ask(ctx, m, about.Rule, &done) {
+		return netstack.Answer{Why: pausing}
+	}
+	if done.Verdict == run.AllowAlways {
+		a.remember(&done)
+	}
+	return a.note(done)
+}
+
+// pausing is the reason while a session is about to be paused: the code asks again after its resume.
+const pausing = "the session is paused or forked"
+
+// ask asks one question while the machine is stopped, and fills in the answer. It returns false if a pause begins.
+func (a *Asker) ask(ctx context.Context, m *machine.Machine, rule string, done *run.Approval) bool {
 	begin := time.Now()
+	select {
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		done.Why = "the run has ended"
+		return true
+	}
 	clock, release, err := a.Hold(ctx)
-	if err != nil { // the session is about to be paused: it connects again after its resume
-		return netstack.Answer{Why: "the session is paused or forked"}
+	if err != nil {
+		return false
 	}
 	defer release()
 	thaw, err := func() (func() error, error) {
@@ -187,7 +210,8 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 	if err == nil {
 		clock.Stop()
 		done.Verdict, done.By = a.put(ctx, run.Question{
-			RunID: a.Record.ID, Host: done.Host, Request: done.Request, Rule: about.Rule, Until: begin.Add(a.Wait),
+			RunID: a.Record.ID, Host: done.Host, Request: done.Request, Tool: done.Tool, Arguments: done.Arguments, Rule: rule,
+			Until: time.Now().Add(a.Wait),
 		})
 		if done.Verdict == "" {
 			done.Verdict, done.Why = run.Deny, fmt.Sprintf("nobody answered within %g s", a.Wait.Seconds())
@@ -204,10 +228,7 @@ func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answe
 		done.Why = err.Error()
 	}
 	done.Ms = time.Since(begin).Milliseconds()
-	if done.Verdict == run.AllowAlways {
-		a.remember(&done)
-	}
-	return a.note(done)
+	return true
 }
 
 // remember stores an approval in the home. If that fails, the approval is for this run only.

@@ -51,6 +51,8 @@ const (
 	SecretExposed    Kind = "secret.exposed"   // found in answers whose requests did not carry it, or in output
 	NetRefused       Kind = "net.refused"      // names, connections and requests
 	NetAsked         Kind = "net.asked"        // somebody was asked about a connection
+	ToolAsked        Kind = "tool.asked"       // somebody was asked about a call of a tool
+	ToolsCalled      Kind = "tools.called"     // at a run's end: its calls of tools, by tool and outcome
 	ApprovalRemoved  Kind = "approval.removed" // of a permanent approval
 	CeilingTrusted   Kind = "ceiling.trusted"
 	CeilingForgotten Kind = "ceiling.forgotten"
@@ -71,6 +73,7 @@ const (
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded,
 	ImageRemoved, PackagesAdded, PackagesRemoved,
 	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved,
+	ToolAsked, ToolsCalled,
 	CeilingTrusted, CeilingForgotten, HostStarted, HostEnded, HostRefused, SearchStarted, SearchEnded, SearchRefused,
 	ChangesProposed, ChangesStarted, ChangesEnded, ChangesRefused, ArtifactSigned}
 

@@ -143,6 +143,9 @@ func (x *Execution) plan(ctx context.Context) error {
 	if err := x.configure(); err != nil {
 		return err
 	}
+	if err := x.openTools(ctx); err != nil {
+		return err
+	}
 	return x.chooseMachine(ctx)
 }
 

@@ -236,6 +236,9 @@ func notElsewhere(streams run.IO, purpose Purpose) error {
 // NotAsked returns the error if a request or a ceiling wants questions about connections. A run on a fleet
 // asks nobody: the person is here, and the machine is not.
 func NotAsked(granted policy.Effective) error {
+	if len(granted.Tools) > 0 {
+		return policy.Bad("tools", granted.Tools[0], "works on the host of the run's caller: run this here, without a fleet")
+	}
 	if len(granted.Ask) == 0 {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -18,7 +19,8 @@ type Inspection struct {
 	Stderr  string            `json:"stderr"`
 	Netlog  []json.RawMessage `json:"netlog"`
 	Console string            `json:"console"`
-	Cut     []string          `json:"cut,omitempty"` // files that were cut
+	Tools   []toolhost.Call   `json:"tools,omitempty"` // calls of tools
+	Cut     []string          `json:"cut,omitempty"`   // files that were cut
 
 	// Decoded parts of the record and the netlog; the JSON has them as recorded.
 	Ended     *run.Result         `json:"-"` // nil while the run has no result
@@ -54,6 +56,9 @@ func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 		if json.Unmarshal([]byte(line), &d) == nil { // the last line of an interrupted run may be cut
 			in.Netlog, in.Decisions = append(in.Netlog, json.RawMessage(line)), append(in.Decisions, d)
 		}
+	}
+	if in.Tools, err = h.ToolCalls(id); err != nil {
+		return nil, err
 	}
 	var res run.Result
 	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {

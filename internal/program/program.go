@@ -64,6 +64,7 @@ type Program struct {
 	Installed   bool           // the inputs have the packages
 	Held        *filelock.Lock // keeps the packages from being removed
 	Compiled    *Compilation   // nil if no compiled program is kept
+	Tools       []File         // clients and types of the tools that the code may call
 	Relayed     []uint16       // ports of the guest's loopback that lead to the host's
 }
 
@@ -184,7 +185,7 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err := p.Inputs.Put(ctx, conn, part, func(s hostfiles.Sent) { far.Sent(time.Now(), s) }); err != nil {
 		return err
 	}
-	for _, f := range p.Files() {
+	for _, f := range append(slices.Clone(p.Tools), p.Files()...) {
 		if err := conn.Put(f.File, strings.NewReader(f.Content)); err != nil {
 			return err
 		}
@@ -202,6 +203,7 @@ func (p *Program) Put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	}
 	env, ca := maps.Clone(p.env), p.ca
 	maps.Copy(env, p.Secrets)
+	p.toolsEnv(env)
 	if p.Broker != nil {
 		ca += "\n" + string(p.Broker.CA())
 		for name := range p.Secrets {

@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/failure"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/toolhost"
+	"github.com/unitask/unitask/policy"
+)
+
+// openTools opens the service for the tools that the code may call, and gives the guest its clients.
+func (x *Execution) openTools(ctx context.Context) error {
+	if len(x.Granted.Tools) == 0 {
+		return nil
+	}
+	cfg := toolhost.Config{Lists: toolhost.Store(home.Dir(x.engine.Home).Tools()), Ask: x.askTool,
+		Redact: func(text []byte) ([]byte, bool) {
+			clean, fields := x.Redactor.JSON(text)
+			return clean, len(fields) > 0
+		}}
+	servers := x.Live.Ceiling.ToolServers()
+	for _, name := range x.Granted.Tools {
+		if servers[name] == nil || servers[name].Pin == "" {
+			return failure.At("tools", policy.Bad("tools", name,
+				"no ceiling has a reviewed table [tools."+name+"]: unitask tools pin %s", name))
+		}
+		cfg.Servers = append(cfg.Servers, servers[name])
+	}
+	log, err := x.Rec.Tools()
+	if err != nil {
+		return failure.At("record", err)
+	}
+	cfg.Log = func(c toolhost.Call) { log(c) }
+	if id := x.streams.ToolsOf; id != "" {
+		if cfg.Recorded, err = x.engine.History.ToolCalls(id); err != nil {
+			return failure.At("tools", err)
+		}
+	}
+	service, err := toolhost.Open(ctx, cfg)
+	if err != nil {
+		return failure.At("tools", err)
+	}
+	x.Later(service.Close)
+	files, err := service.Files()
+	if err != nil {
+		return failure.At("tools", err)
+	}
+	x.Code.AddTools(files, x.Image.Runtime)
+	x.Config.Network.Tools = service.Serve
+	x.Later(func() { x.audit.Note(audit.ToolsCalled, service.Tally()) })
+	return nil
+}
+
+func (x *Execution) askTool(ctx context.Context, q toolhost.Question) (allowed bool, why string) {
+	return x.Asked.AskTool(ctx, q.Tool, q.Arguments, q.Rule)
+}

@@ -1,0 +1,321 @@
+package toolhost
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask/policy"
+)
+
+const (
+	startTime   = 60 * time.Second       // of a server, until it has listed its tools; npx and uvx may install it first
+	endTime     = 300 * time.Millisecond // for a server to end by itself
+	maxStarts   = 3                      // of a server in a run
+	lineReserve = 256 << 10              // of a message, beside the result
+)
+
+// server is one server of a run. It starts with the first call.
+type server struct {
+	*policy.ToolServer
+	list  *List
+	calls atomic.Int64
+
+	mu      sync.Mutex
+	conn    *connection // nil while it does not run
+	starts  int
+	changed bool // its list was changed: it is not used any more
+	closed  bool
+}
+
+// connection is a running server.
+type connection struct {
+	session *sdk.ClientSession
+	large   *atomic.Bool // an answer was too large
+	gone    chan struct{}
+	end     func()
+}
+
+// connected returns the connection of the server, which is started if it does not run.
+func (s *server) connected(ctx context.Context) (*connection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		select {
+		case <-s.conn.gone:
+			s.conn.end()
+			s.conn = nil
+		default:
+		}
+	}
+	switch {
+	case s.closed:
+		return nil, fail("cut", "the run has ended")
+	case s.changed:
+		return nil, changed(s.Name)
+	case s.conn != nil:
+		return s.conn, nil
+	case s.starts == maxStarts:
+		return nil, fail("server", "the server %s has ended %d times in this run, and is not started again", s.Name, maxStarts)
+	}
+	s.starts++
+	c, list, err := connect(ctx, s.ToolServer, nil, func() {
+		go s.change()
+	})
+	if err != nil {
+		return nil, fail("server", "the server %s did not start: %v", s.Name, err)
+	}
+	if list.Digest() != s.Pin {
+		s.changed = true
+		c.end()
+		return nil, changed(s.Name)
+	}
+	s.conn = c
+	return c, nil
+}
+
+func changed(name string) error {
+	return fail("changed", "the server %s has another list of tools than the one that was reviewed: unitask tools pin %s",
+		name, name)
+}
+
+// change closes a server that says that its list has changed.
+func (s *server) change() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = true
+	if s.conn != nil {
+		s.conn.end()
+		s.conn = nil
+	}
+}
+
+func (s *server) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.conn != nil {
+		s.conn.end()
+		s.conn = nil
+	}
+}
+
+// connect starts a server, or connects to it, and asks for its list of tools. change is called when the server says that
+// its list has changed.
+func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer, change func()) (*connection, *List, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	c := &connection{large: new(atomic.Bool), gone: make(chan struct{})}
+	var transport sdk.Transport
+	stop := func() {}
+	most := int(s.MaxResult) + lineReserve
+	if s.URL != "" {
+		transport = &sdk.StreamableClientTransport{Endpoint: s.URL, MaxRetries: -1, MaxEventSize: most,
+			HTTPClient: &http.Client{Transport: &limitedHTTP{token: os.Getenv(s.TokenEnv), most: int64(most), over: c.large,
+				next: http.DefaultTransport.(*http.Transport).Clone()},
+				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	} else {
+		p, err := startProcess(s, stderr)
+		if err != nil {
+			return nil, nil, err
+		}
+		stop = p.end
+		transport = &sdk.IOTransport{Writer: p.stdin, MaxLineLength: most,
+			Reader: &lines{ReadCloser: p.stdout, most: most, over: c.large}}
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "unitask", Version: "1"}, &sdk.ClientOptions{
+		Capabilities:           &sdk.ClientCapabilities{}, // neither roots, nor sampling, nor elicitation
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { change() },
+	})
+	session, err := client.Connect(ctx, transport, nil)
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	c.session = session
+	go func() {
+		_ = session.Wait()
+		close(c.gone)
+	}()
+	c.end = sync.OnceFunc(func() {
+		closed := make(chan struct{})
+		go func() {
+			_ = session.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(endTime):
+		}
+		stop()
+		<-closed
+	})
+	list, err := fetchList(ctx, session)
+	if err != nil {
+		c.end()
+		return nil, nil, err
+	}
+	return c, list, nil
+}
+
+// limitedHTTP adds the token to requests, and bounds answers.
+type limitedHTTP struct {
+	token string
+	most  int64
+	over  *atomic.Bool
+	next  http.RoundTripper
+}
+
+func (l *limitedHTTP) RoundTrip(req *http.Request) (*http.Response, error) {
+	if l.token != "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", "Bearer "+l.token)
+	}
+	res, err := l.next.RoundTrip(req)
+	if err == nil && res.Header.Get("Content-Type") != "text/event-stream" {
+		res.Body = &bounded{ReadCloser: res.Body, left: l.most, over: l.over}
+	}
+	return res, err
+}
+
+// bounded ends with an error after some bytes.
+type bounded struct {
+	io.ReadCloser
+	left int64
+	over *atomic.Bool
+}
+
+var errLarge = errors.New("the answer is too large")
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		b.over.Store(true)
+		return 0, errLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+// lines ends with an error in a line that is too long.
+type lines struct {
+	io.ReadCloser
+	most, line int
+	over       *atomic.Bool
+}
+
+func (l *lines) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	for _, c := range p[:n] {
+		if l.line++; c == '\n' {
+			l.line = 0
+		}
+	}
+	if l.line > l.most {
+		l.over.Store(true)
+		return 0, errLarge
+	}
+	return n, err
+}
+
+// process is a server's process.
+type process struct {
+	stdin  io.WriteCloser
+	stdout io.ReadCloser
+	end    func()
+}
+
+// startProcess starts a server's command in a process group of its own, without a shell.
+func startProcess(s *policy.ToolServer, stderr io.Writer) (*process, error) {
+	program, err := exec.LookPath(s.Command[0])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Command[0], errors.Unwrap(err))
+	}
+	dir, remove := s.Dir, func() {}
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "unitask-tools-"); err != nil {
+			return nil, err
+		}
+		remove = func() { _ = os.RemoveAll(dir) }
+	}
+	cmd := exec.Command(program, s.Command[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, environment(s), stderr
+	cmd.SysProcAttr = attributes()
+	cmd.WaitDelay = endTime
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		var stdout io.ReadCloser
+		if stdout, err = cmd.StdoutPipe(); err == nil {
+			p := &process{stdin: stdin, stdout: stdout}
+			if err = p.run(cmd, remove); err == nil {
+				return p, nil
+			}
+		}
+	}
+	remove()
+	return nil, err
+}
+
+// run starts the command, on a thread that lives as long as the process: the kernel kills it when that thread ends.
+func (p *process) run(cmd *exec.Cmd, remove func()) error {
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		lockThread()
+		defer close(ended)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_, _ = cmd.Process.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	p.end = sync.OnceFunc(func() {
+		_ = p.stdin.Close()
+		select {
+		case <-ended:
+		case <-time.After(endTime):
+		}
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group: also what the server started
+		<-ended
+		_ = p.stdout.Close()
+		remove()
+	})
+	return nil
+}
+
+// passed are the variables that every server gets.
+var passed = []string{"PATH", "HOME", "LANG", "TMPDIR", "USER"}
+
+func environment(s *policy.ToolServer) []string {
+	env := []string{}
+	for _, name := range append(append([]string{}, passed...), s.PassEnv...) {
+		if value, ok := os.LookupEnv(name); ok && s.Env[name] == "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	for name, value := range s.Env {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+func readAll(r io.Reader, most int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(bufio.NewReader(r), most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("has more than %d bytes", most)
+	}
+	return text, err
+}

@@ -1,0 +1,190 @@
+// Package toolhost lets the code of a run call tools: those of MCP servers that the ceiling names, which work on the
+// host. It serves small HTTP requests on connections from the machine, which package netstack gives it. It checks each
+// call against the reviewed list and the ceiling, calls the server, and logs the call. It never acts on what a server
+// answers: that is data for the code.
+package toolhost
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/unitask/unitask/guest/tools"
+	"github.com/unitask/unitask/policy"
+)
+
+// Limits of a run's calls.
+const (
+	maxInFlight    = 8         // calls at once; more wait
+	maxPerSecond   = 500       // calls; more wait
+	maxAllCalls    = 200_000   // of a run, refused ones too
+	maxArguments   = 1 << 20   // bytes of a call's arguments
+	maxNested      = 64        // brackets in one another
+	maxValues      = 100_000   // in arguments
+	maxKept        = 256 << 10 // bytes of a result in the record
+	maxKeptAll     = 64 << 20  // of all arguments and results in the record
+	maxKeptError   = 2 << 10
+	maxShownAsking = 1000 // bytes of arguments in a question
+	// LargeResult is the size above which the code gets a result as a file.
+	LargeResult = 256 << 10
+)
+
+// Error is an answer without a value.
+type Error struct {
+	// Code is tool (the tool itself failed), arguments, denied, limit, timeout, large, unknown, changed, secret, cut,
+	// server or record.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+func fail(code, format string, args ...any) *Error { return &Error{code, fmt.Sprintf(format, args...)} }
+
+// Call is a line of a record's tools.jsonl.
+type Call struct {
+	Time      time.Time       `json:"time"`
+	Server    string          `json:"server"`
+	Tool      string          `json:"tool"`
+	Arguments json.RawMessage `json:"arguments,omitempty"` // redacted; omitted if they are large
+	// ArgumentsDigest is the SHA-256 of the redacted arguments, in Go's canonical JSON.
+	ArgumentsDigest string          `json:"argumentsDigest,omitempty"`
+	Rule            string          `json:"rule,omitempty"` // that refused the call, or asked about it
+	Ms              int64           `json:"ms"`
+	Code            string          `json:"code,omitempty"` // of an error; "" is a result
+	Error           string          `json:"error,omitempty"`
+	ResultBytes     int64           `json:"resultBytes,omitempty"`
+	ResultDigest    string          `json:"resultDigest,omitempty"`
+	Result          json.RawMessage `json:"result,omitempty"` // redacted; omitted if it is large
+	Replayed        bool            `json:"replayed,omitempty"`
+}
+
+// Question asks whether a call may be made.
+type Question struct {
+	Tool      string // SERVER.TOOL
+	Arguments string // redacted and cut
+	Rule      string
+}
+
+// Config is what a run's service needs.
+type Config struct {
+	Servers []*policy.ToolServer
+	Lists   Store
+	// Redact returns JSON without the run's secrets, and whether there were any.
+	Redact func([]byte) (clean []byte, found bool)
+	// Log receives each call when it has ended. Several goroutines call it.
+	Log func(Call)
+	// Ask asks somebody; nil denies.
+	Ask func(context.Context, Question) (allowed bool, why string)
+	// Recorded are the calls of the run that is replayed, or nil: their answers are given, and no server starts.
+	Recorded []Call
+}
+
+// Service serves the calls of one run. Any goroutine may call its methods.
+type Service struct {
+	cfg     Config
+	servers map[string]*server
+	names   []string
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	slots   chan struct{}
+	rate    *rate.Limiter
+	all     atomic.Int64
+	kept    atomic.Int64
+	tally   tally
+	conns   atomic.Int64
+	replay  *replay
+	handler *httpServer
+}
+
+// Open prepares the service: it reads the reviewed lists. A server whose list is not stored yet is started and asked.
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	s := &Service{cfg: cfg, servers: map[string]*server{}, slots: make(chan struct{}, maxInFlight),
+		rate: rate.NewLimiter(maxPerSecond, maxPerSecond)}
+	if cfg.Recorded != nil {
+		s.replay = newReplay(cfg.Recorded)
+	}
+	for _, p := range cfg.Servers {
+		list, err := cfg.Lists.Load(p.Pin)
+		if err != nil && cfg.Recorded == nil {
+			list, err = fetchPinned(ctx, p)
+		}
+		if err != nil {
+			return nil, policy.Bad("tools", p.Name, "%v", err)
+		}
+		s.servers[p.Name] = &server{ToolServer: p, list: list}
+		s.names = append(s.names, p.Name)
+	}
+	slices.Sort(s.names)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.handler = newHTTPServer(s)
+	return s, nil
+}
+
+func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {
+	c, list, err := connect(ctx, p, nil, func() {})
+	if err != nil {
+		return nil, fmt.Errorf("the server did not start: %w", err)
+	}
+	c.end()
+	if list.Digest() != p.Pin {
+		return nil, errors.New(changed(p.Name).Error())
+	}
+	return list, nil
+}
+
+// Fetch starts a server, or connects to it, and returns its list of tools.
+func Fetch(ctx context.Context, p *policy.ToolServer, stderr io.Writer) (*List, error) {
+	c, list, err := connect(ctx, p, stderr, func() {})
+	if err != nil {
+		return nil, err
+	}
+	c.end()
+	return list, nil
+}
+
+// Files returns the clients and the types for the machine.
+func (s *Service) Files() ([]tools.File, error) {
+	list := map[string][]tools.Tool{}
+	for name, server := range s.servers {
+		for _, t := range server.callable() {
+			list[name] = append(list[name], tools.Tool{Name: t.Name, Description: t.Description, Input: t.Input,
+				Output: t.Output})
+		}
+	}
+	return tools.Files(list, s.names)
+}
+
+// callable returns the tools that code may call.
+func (s *server) callable() (list []*Tool) {
+	for _, t := range s.list.Tools {
+		if t.bad == nil && s.Allows(t.Name) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// Close ends all calls, connections and servers. It may be called more than once.
+func (s *Service) Close() {
+	s.cancel()
+	s.handler.close()
+	done := make(chan struct{})
+	for _, server := range s.servers {
+		go func() {
+			server.close()
+			done <- struct{}{}
+		}()
+	}
+	for range s.servers {
+		<-done
+	}
+}
