@@ -43,6 +43,7 @@ type server struct {
 type connection struct {
 	session *sdk.ClientSession
 	large   *atomic.Bool // an answer was too large
+	stale   atomic.Bool  // the server says that its list has changed
 	gone    chan struct{}
 	end     func()
 }
@@ -65,14 +66,12 @@ func (s *server) connected(ctx context.Context) (*connection, error) {
 	case s.changed:
 		return nil, changed(s.Name)
 	case s.conn != nil:
-		return s.conn, nil
+		return s.reviewed(ctx)
 	case s.starts == maxStarts:
 		return nil, fail("server", "the server %s has ended %d times in this run, and is not started again", s.Name, maxStarts)
 	}
 	s.starts++
-	c, list, err := connect(ctx, s.ToolServer, nil, func() {
-		go s.change()
-	})
+	c, list, err := connect(ctx, s.ToolServer, nil)
 	if err != nil {
 		return nil, fail("server", "the server %s did not start: %v", s.Name, err)
 	}
@@ -90,15 +89,26 @@ func changed(name string) error {
 		name, name)
 }
 
-// change closes a server that says that its list has changed.
-func (s *server) change() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changed = true
-	if s.conn != nil {
+// reviewed returns the running connection. If the server says that its list has changed, the list is read again; a
+// server with another list than the reviewed one is closed. The caller holds s.mu.
+func (s *server) reviewed(ctx context.Context) (*connection, error) {
+	if !s.conn.stale.Swap(false) {
+		return s.conn, nil
+	}
+	timed, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	list, err := fetchList(timed, s.conn.session)
+	if err != nil {
+		s.conn.stale.Store(true)
+		return nil, fail("server", "the server %s does not tell its tools: %s", s.Name, cut(err.Error(), maxKeptError))
+	}
+	if list.Digest() != s.Pin {
+		s.changed = true
 		s.conn.end()
 		s.conn = nil
+		return nil, changed(s.Name)
 	}
+	return s.conn, nil
 }
 
 func (s *server) close() {
@@ -111,9 +121,8 @@ func (s *server) close() {
 	}
 }
 
-// connect starts a server, or connects to it, and asks for its list of tools. change is called when the server says that
-// its list has changed.
-func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer, change func()) (*connection, *List, error) {
+// connect starts a server, or connects to it, and asks for its list of tools.
+func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*connection, *List, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	c := &connection{large: new(atomic.Bool), gone: make(chan struct{})}
@@ -136,7 +145,7 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer, change
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "unitask", Version: "1"}, &sdk.ClientOptions{
 		Capabilities:           &sdk.ClientCapabilities{}, // neither roots, nor sampling, nor elicitation
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { change() },
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { c.stale.Store(true) },
 	})
 	session, err := client.Connect(ctx, transport, nil)
 	if err != nil {

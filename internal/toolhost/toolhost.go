@@ -130,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 }
 
 func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {
-	c, list, err := connect(ctx, p, nil, func() {})
+	c, list, err := connect(ctx, p, nil)
 	if err != nil {
 		return nil, fmt.Errorf("the server did not start: %w", err)
 	}
@@ -143,7 +143,7 @@ func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {
 
 // Fetch starts a server, or connects to it, and returns its list of tools.
 func Fetch(ctx context.Context, p *policy.ToolServer, stderr io.Writer) (*List, error) {
-	c, list, err := connect(ctx, p, stderr, func() {})
+	c, list, err := connect(ctx, p, stderr)
 	if err != nil {
 		return nil, err
 	}
