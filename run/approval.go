@@ -2,32 +2,32 @@ package run
 
 import (
 	"fmt"
-	"strconv"
+	"strings"
 	"time"
 )
 
 // Question asks whether the code of a run may connect to exactly this host and port, or call exactly this tool.
 type Question struct {
 	RunID string `json:"run"`
-	// Host is HOST:PORT; an international name is in ASCII, as xn--….
+	// Host is HOST:PORT; an international name is in ASCII, as xn--…. For a call of a tool it is ToolPrefix and
+	// SERVER.TOOL, and Request has the arguments.
 	Host string `json:"host"`
 	// Request is the method and path of the waiting request, "" if requests to the host are not read. The code has chosen
 	// them; they are printable ASCII, cut after maxAskedRequest bytes.
 	Request string `json:"request,omitempty"`
-	// Tool is SERVER.TOOL if the question is about a call of a tool; Host is "" then. Arguments are JSON without secrets.
-	// The code has chosen them, and they are cut.
-	Tool      string `json:"tool,omitempty"`
-	Arguments string `json:"arguments,omitempty"`
 	// Rule is the rule that asks: "ask *.example.com".
 	Rule string `json:"rule"`
 	// Until is the deadline for an answer: after it, the connection is denied.
 	Until time.Time `json:"until"`
 }
 
+// ToolPrefix begins the Host of a question about a call of a tool. No host begins so.
+const ToolPrefix = "tool:"
+
 // Wants returns, for a person, what the code wants: "to connect to HOST:PORT (ask RULE)".
 func (q Question) Wants() string {
-	if q.Tool != "" {
-		return fmt.Sprintf("to call the tool %s with %s (%s)", q.Tool, strconv.QuoteToGraphic(q.Arguments), q.Rule)
+	if tool, is := strings.CutPrefix(q.Host, ToolPrefix); is {
+		return fmt.Sprintf("to call the tool %s with %s (%s)", tool, q.Request, q.Rule)
 	}
 	if q.Request != "" {
 		return fmt.Sprintf("to send %s to %s (%s)", q.Request, q.Host, q.Rule)
@@ -50,22 +50,21 @@ const (
 
 // Approval is a question that was asked, and its outcome.
 type Approval struct {
-	Host      string  `json:"host"` // HOST:PORT
-	Request   string  `json:"request,omitempty"`
-	Tool      string  `json:"tool,omitempty"` // SERVER.TOOL; Host is "" then
-	Arguments string  `json:"arguments,omitempty"`
-	Verdict   Verdict `json:"verdict"`
-	By        string  `json:"by,omitempty"`  // "" if nobody answered
-	Why       string  `json:"why,omitempty"` // the reason for a denial that nobody gave
-	Ms        int64   `json:"ms"`            // how long the machine was stopped
+	Host    string  `json:"host"` // HOST:PORT
+	Request string  `json:"request,omitempty"`
+	Verdict Verdict `json:"verdict"`
+	By      string  `json:"by,omitempty"`  // "" if nobody answered
+	Why     string  `json:"why,omitempty"` // the reason for a denial that nobody gave
+	Ms      int64   `json:"ms"`            // how long the machine was stopped
 }
 
 func (a Approval) String() string {
 	what := a.Host
-	if a.Tool != "" {
-		what = "the call of " + a.Tool
+	tool, isTool := strings.CutPrefix(a.Host, ToolPrefix)
+	if isTool {
+		what = "the call of " + tool
 	}
-	if a.Request != "" {
+	if a.Request != "" && !isTool {
 		what += " (" + a.Request + ")"
 	}
 	if a.Verdict != Deny {
@@ -74,7 +73,7 @@ func (a Approval) String() string {
 	if a.By != "" {
 		return fmt.Sprintf("%s was denied by %s", what, a.By)
 	}
-	if a.Tool != "" {
+	if isTool {
 		return fmt.Sprintf("%s was denied: %s", what, a.Why)
 	}
 	return fmt.Sprintf("%s was denied: %s; a host in allowNet of the ceiling needs no question", what, a.Why)

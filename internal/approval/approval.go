@@ -210,7 +210,7 @@ func (a *Asker) ask(ctx context.Context, m *machine.Machine, rule string, done *
 	if err == nil {
 		clock.Stop()
 		done.Verdict, done.By = a.put(ctx, run.Question{
-			RunID: a.Record.ID, Host: done.Host, Request: done.Request, Tool: done.Tool, Arguments: done.Arguments, Rule: rule,
+			RunID: a.Record.ID, Host: done.Host, Request: done.Request, Rule: rule,
 			Until: time.Now().Add(a.Wait),
 		})
 		if done.Verdict == "" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode/utf16"
 
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/run"
@@ -42,7 +44,7 @@ func (a *Asker) AskTool(ctx context.Context, tool, arguments, rule string) (allo
 	if known {
 		return said, why
 	}
-	done := run.Approval{Tool: tool, Arguments: arguments, Verdict: run.Deny}
+	done := run.Approval{Host: run.ToolPrefix + tool, Request: printableJSON(arguments), Verdict: run.Deny}
 	if !a.ask(ctx, m, rule, &done) {
 		return false, pausing
 	}
@@ -65,4 +67,17 @@ func (a *Asker) AskTool(ctx context.Context, tool, arguments, rule string) (allo
 	a.mu.Unlock()
 	a.Note(audit.ToolAsked, done)
 	return done.Verdict != run.Deny, fmt.Sprint(done)
+}
+
+// printableJSON returns JSON in printable ASCII, with the same meaning.
+func printableJSON(text string) string {
+	var b strings.Builder
+	for _, unit := range utf16.Encode([]rune(text)) {
+		if unit >= ' ' && unit <= '~' {
+			b.WriteByte(byte(unit))
+		} else {
+			fmt.Fprintf(&b, "\\u%04x", unit)
+		}
+	}
+	return b.String()
 }

@@ -37,6 +37,9 @@ func (s *Service) call(ctx context.Context, name, tool string, text []byte) (jso
 	value, err := s.answer(ctx, &line, name, tool, text)
 	line.Ms = time.Since(begin).Milliseconds()
 	var failed *Error
+	if err != nil && ctx.Err() != nil {
+		err = fail("cut", "the call was cut off: its caller, or the run, has ended")
+	}
 	if err != nil && !errors.As(err, &failed) {
 		failed = fail("server", "%v", err)
 	}
@@ -179,12 +182,10 @@ func (s *server) call(ctx context.Context, tool string, arguments map[string]any
 	defer cancel()
 	res, err := conn.session.CallTool(timed, &sdk.CallToolParams{Name: tool, Arguments: arguments})
 	switch {
-	case ctx.Err() != nil:
-		return nil, fail("cut", "the call was cut off: its caller, or the run, has ended")
-	case timed.Err() != nil:
+	case timed.Err() != nil && ctx.Err() == nil:
 		return nil, fail("timeout", "%s of %s did not answer within %s (key tools.%s.timeoutSeconds)", tool, s.Name, s.Timeout,
 			s.Name)
-	case conn.large.Load():
+	case err != nil && conn.large.Swap(false):
 		return nil, s.tooLarge(tool)
 	case err != nil:
 		return nil, fail("server", "%s of %s: %s", tool, s.Name, cut(err.Error(), maxKeptError))

@@ -130,7 +130,7 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*conn
 	stop := func() {}
 	most := int(s.MaxResult) + lineReserve
 	if s.URL != "" {
-		transport = &sdk.StreamableClientTransport{Endpoint: s.URL, MaxRetries: -1, MaxEventSize: most,
+		transport = &sdk.StreamableClientTransport{Endpoint: s.URL, MaxRetries: -1, MaxEventSize: 2 * most,
 			HTTPClient: &http.Client{Transport: &limitedHTTP{token: os.Getenv(s.TokenEnv), most: int64(most), over: c.large,
 				next: http.DefaultTransport.(*http.Transport).Clone()},
 				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
@@ -192,7 +192,7 @@ func (l *limitedHTTP) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+l.token)
 	}
 	res, err := l.next.RoundTrip(req)
-	if err == nil && res.Header.Get("Content-Type") != "text/event-stream" {
+	if err == nil && req.Method == http.MethodPost { // else a stream of events, each of which is bounded
 		res.Body = &bounded{ReadCloser: res.Body, left: l.most, over: l.over}
 	}
 	return res, err

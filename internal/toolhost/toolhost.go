@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -103,6 +104,7 @@ type Service struct {
 	conns   atomic.Int64
 	replay  *replay
 	handler *httpServer
+	once    sync.Once
 }
 
 // Open prepares the service: it reads the reviewed lists. A server whose list is not stored yet is started and asked.
@@ -175,8 +177,15 @@ func (s *server) callable() (list []*Tool) {
 
 // Close ends all calls, connections and servers. It may be called more than once.
 func (s *Service) Close() {
+	s.once.Do(s.close)
+}
+
+func (s *Service) close() {
 	s.cancel()
 	s.handler.close()
+	for range maxInFlight { // no call is in progress then, and none begins
+		s.slots <- struct{}{}
+	}
 	done := make(chan struct{})
 	for _, server := range s.servers {
 		go func() {

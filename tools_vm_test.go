@@ -1,0 +1,167 @@
+package unitask_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/testregistry"
+	"github.com/unitask/unitask/internal/toolhost"
+	"github.com/unitask/unitask/policy"
+)
+
+// toolCeiling returns a ceiling with two published MCP servers, whose lists are reviewed in a home: those of the file
+// system and of the time, from npm and PyPI.
+func toolCeiling(t *testing.T, at string) *policy.Ceiling {
+	t.Helper()
+	base := filepath.Dir(newHome(t))
+	npm := testregistry.NPM(t, base, "tools", "@modelcontextprotocol/server-filesystem@2025.8.21",
+		"@modelcontextprotocol/server-everything@2025.8.18")
+	pip := testregistry.Pip(t, base, "tools", "mcp-server-time==2025.9.25")
+	node := func(name string) string {
+		return filepath.Join(npm, "node_modules/@modelcontextprotocol", name, "dist/index.js")
+	}
+	text := fmt.Sprintf(`[tools.fs]
+command = ["node", %q, %q]
+allow = ["read_*", "write_*"]
+[[tools.fs.where]]
+tool = "write_file"
+argument = "path"
+matches = %q
+[tools.every]
+command = ["node", %q, "stdio"]
+approve = true
+allow = ["echo"]
+[tools.clock]
+command = ["python3", "-m", "mcp_server_time"]
+env = { PYTHONPATH = %q }
+`, node("server-filesystem"), at, at+"/[a-z]*", node("server-everything"), pip)
+	for _, name := range []string{"fs", "every", "clock"} {
+		c, err := policy.ParseCeiling("test", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pinned, err := policy.WithPin("test", []byte(text), name, list.Digest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = string(pinned)
+	}
+	c, err := policy.ParseCeiling("test", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// programs call the same tools in three languages. What comes back is the same, too.
+var toolPrograms = map[string]string{
+	"js": `import { fs, clock, ToolError } from "unitask:tools";
+await fs.write_file({ path: "DIR/a", content: "hello" });
+console.log((await fs.read_text_file({ path: "DIR/a" })).content ?? await fs.read_text_file({ path: "DIR/a" }));
+console.log((await clock.convert_time({ source_timezone: "UTC", target_timezone: "Asia/Tokyo", time: "12:00" })).time_difference);
+for (const call of [() => fs.write_file({ path: "/etc/x", content: "" }), () => fs.list_directory({ path: "DIR" }),
+  () => clock.convert_time({})])
+  await call().catch((e) => console.log(e instanceof ToolError && e.code));`,
+	"python": `from unitask_tools import fs, clock, ToolError
+fs.write_file(path="DIR/a", content="hello")
+said = fs.read_text_file(path="DIR/a")
+print(said if isinstance(said, str) else said["content"])
+print(clock.convert_time(source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00")["time_difference"])
+for call in (lambda: fs.write_file(path="/etc/x", content=""), lambda: fs.list_directory(path="DIR"), clock.convert_time):
+    try: call()
+    except ToolError as e: print(e.code)`,
+	"shell": `unitask-tool fs.write_file '{"path":"DIR/a","content":"hello"}' >&2
+unitask-tool fs.read_text_file '{"path":"DIR/a"}' | grep -o hello
+unitask-tool clock.convert_time '{"source_timezone":"UTC","target_timezone":"Asia/Tokyo","time":"12:00"}' | jq -r .time_difference
+{ unitask-tool fs.write_file '{"path":"/etc/x","content":""}'; unitask-tool fs.list_directory '{"path":"DIR"}'
+  unitask-tool clock.convert_time; } 2>&1 | cut -d: -f2 | tr -d ' '`,
+}
+
+// Code calls published MCP servers, within the ceiling. A replay gives the same answers without them.
+func TestAttackTools(t *testing.T) {
+	needVM(t)
+	at, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ceiling, where := toolCeiling(t, at), newHome(t)
+	_ = home.Dir(where).Tools() // the lists are not stored here: the first run asks the servers
+	rt, err := unitask.Open(unitask.Options{Home: where})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	const want = "hello\n+9.0h\ndenied\ndenied\narguments\n"
+	for _, language := range []string{"js", "python", "shell"} {
+		req := unitask.Request{Code: strings.ReplaceAll(toolPrograms[language], "DIR", at), Language: language,
+			Kernel: unitask.Linux, Tools: []string{"fs", "clock", "other"}}
+		res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "tools in "+language, want, string(res.Stdout))
+		if res.Stderr = res.Stderr[:min(len(res.Stderr), 2000)]; string(res.Stdout) != want {
+			t.Logf("%s", res.Stderr)
+		}
+		attack.Check(t, "tools that no ceiling has", "[other]", fmt.Sprint(denied(res, "tools")))
+		if language != "python" {
+			continue
+		}
+		again, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{ToolsOf: res.RunID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls, err := rt.History().ToolCalls(again.RunID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a replay", want+" 6 calls", fmt.Sprintf("%s %d calls", again.Stdout, len(calls)))
+	}
+}
+
+func denied(res *unitask.Result, field string) (list []string) {
+	for _, d := range res.Policy.Denials {
+		if d.Field == field {
+			list = append(list, d.Requested)
+		}
+	}
+	return list
+}
+
+// The machine is stopped while somebody is asked about a call. Without a ceiling there are no tools.
+func TestAttackToolApproval(t *testing.T) {
+	needVM(t)
+	ceiling := toolCeiling(t, t.TempDir())
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	req := unitask.Request{Language: "shell", Kernel: unitask.Linux, Tools: []string{"every"},
+		Code: `for text in a b; do unitask-tool every.echo "{\"message\":\"$text\"}" 2>&1 | cut -c1-60; done`}
+	var asked []string
+	res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{
+		Approve: func(_ context.Context, q unitask.Question) unitask.Verdict {
+			asked = append(asked, q.Wants())
+			return map[bool]unitask.Verdict{true: unitask.AllowOnce, false: unitask.Deny}[len(asked) == 1]
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "questions", `[to call the tool every.echo with {"message":"a"} (tools.every.approve) `+
+		`to call the tool every.echo with {"message":"b"} (tools.every.approve)]`, fmt.Sprint(asked))
+	attack.Check(t, "answers", "Echo: a\nunitask-tool: denied: the call was not approved: the call of eve\n",
+		string(res.Stdout))
+	_, err = rt.RunFor(t.Context(), unitask.Caller{}, req, unitask.IO{})
+	attack.Check(t, "tools without a ceiling", "true", fmt.Sprint(err != nil && strings.Contains(err.Error(), "[tools.every]")))
+}
