@@ -9,7 +9,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
-	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/testregistry"
 	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/policy"
@@ -19,10 +18,10 @@ import (
 // system and of the time, from npm and PyPI.
 func toolCeiling(t *testing.T, at string) *policy.Ceiling {
 	t.Helper()
-	base := filepath.Dir(newHome(t))
+	base := baseHome
 	npm := testregistry.NPM(t, base, "tools", "@modelcontextprotocol/server-filesystem@2025.8.21",
 		"@modelcontextprotocol/server-everything@2025.8.18")
-	pip := testregistry.Pip(t, base, "tools", "mcp-server-time==2025.9.25")
+	pip := testregistry.Pip(t, base, "tools", "mcp-server-time==2026.10.19")
 	node := func(name string) string {
 		return filepath.Join(npm, "node_modules/@modelcontextprotocol", name, "dist/index.js")
 	}
@@ -48,7 +47,7 @@ env = { PYTHONPATH = %q }
 		}
 		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatal(name, err)
 		}
 		pinned, err := policy.WithPin("test", []byte(text), name, list.Digest())
 		if err != nil {
@@ -95,7 +94,6 @@ func TestAttackTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	ceiling, where := toolCeiling(t, at), newHome(t)
-	_ = home.Dir(where).Tools() // the lists are not stored here: the first run asks the servers
 	rt, err := unitask.Open(unitask.Options{Home: where})
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ var greedy = Request{
 	AllowHTTP: []string{"* a.com"}, MaxConnections: 99, MaxUpload: 1 << 40, MaxDownload: 1 << 40,
 	OutputBytes: 1 << 30, Image: "python",
 	Packages: []string{"pip:x"}, Kernel: "nanos", Secrets: []string{"KEY"}, MaxArtifacts: 1 << 30, Debug: true,
-	WebFetch: true,
+	WebFetch: true, Tools: []string{"docs"},
 }
 
 // Each key of a ceiling limits a request for everything, and docs/policy.md has the key.
@@ -34,7 +34,7 @@ func TestAttackEachKey(t *testing.T) {
 		"images": {`["node"]`, `""`}, "packages": {"[]", "[]"}, "kernel": {`"linux"`, `"linux"`}, "secrets": {"[]", "[]"},
 		"maxArtifactBytes": {"1", "1"}, "debug": {"false", "false"}, "webFetch": {"false", "false"},
 		"requireJail":     {`["network"]`, `["network"]`},
-		"requireHardware": {"true", "true"}, "audit": {`"required"`, "true"},
+		"requireHardware": {"true", "true"}, "audit": {`"required"`, "true"}, "tools": {"[]", "null"},
 		"net": {}, "filesUnder": {}, "dirsUnder": {}, // TestAttackHTTPRules, TestAttackHostPaths
 	}
 	for _, f := range Fields {

@@ -204,6 +204,9 @@ func (toolNames) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny den
 	}
 	e.Tools = slices.DeleteFunc(e.Tools, func(name string) bool {
 		why := limit.why
+		if limit.servers != nil && c.over != nil && why == "" {
+			why = "a file that narrows another one has a list of names, and no tables of tools"
+		}
 		if server := limit.servers[name]; why == "" && server == nil && !slices.Contains(limit.names, name) {
 			why = "no table [tools." + name + "] allows it"
 		} else if why == "" && server != nil && server.Pin == "" {
