@@ -19,8 +19,8 @@ import (
 func toolCeiling(t *testing.T, at string) *policy.Ceiling {
 	t.Helper()
 	base := baseHome
-	npm := testregistry.NPM(t, base, "tools", "@modelcontextprotocol/server-filesystem@2025.8.21",
-		"@modelcontextprotocol/server-everything@2025.8.18")
+	npm := testregistry.NPM(t, base, "tools", "@modelcontextprotocol/server-filesystem@2026.8.31",
+		"@modelcontextprotocol/server-everything@2026.8.31")
 	pip := testregistry.Pip(t, base, "tools", "mcp-server-time==2026.10.19")
 	node := func(name string) string {
 		return filepath.Join(npm, "node_modules/@modelcontextprotocol", name, "dist/index.js")
@@ -67,7 +67,8 @@ var toolPrograms = map[string]string{
 	"js": `import { fs, clock, ToolError } from "unitask:tools";
 await fs.write_file({ path: "DIR/a", content: "hello" });
 console.log((await fs.read_text_file({ path: "DIR/a" })).content ?? await fs.read_text_file({ path: "DIR/a" }));
-console.log((await clock.convert_time({ source_timezone: "UTC", target_timezone: "Asia/Tokyo", time: "12:00" })).time_difference);
+const zones = { source_timezone: "UTC", target_timezone: "Asia/Tokyo" };
+console.log((await clock.convert_time({ ...zones, time: "12:00" })).time_difference);
 for (const call of [() => fs.write_file({ path: "/etc/x", content: "" }), () => fs.list_directory({ path: "DIR" }),
   () => clock.convert_time({})])
   await call().catch((e) => console.log(e instanceof ToolError && e.code));`,
@@ -76,12 +77,14 @@ fs.write_file(path="DIR/a", content="hello")
 said = fs.read_text_file(path="DIR/a")
 print(said if isinstance(said, str) else said["content"])
 print(clock.convert_time(source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00")["time_difference"])
-for call in (lambda: fs.write_file(path="/etc/x", content=""), lambda: fs.list_directory(path="DIR"), clock.convert_time):
+for call in (lambda: fs.write_file(path="/etc/x", content=""), lambda: fs.list_directory(path="DIR"),
+             clock.convert_time):
     try: call()
     except ToolError as e: print(e.code)`,
 	"shell": `unitask-tool fs.write_file '{"path":"DIR/a","content":"hello"}' >&2
 unitask-tool fs.read_text_file '{"path":"DIR/a"}' | grep -o hello
-unitask-tool clock.convert_time '{"source_timezone":"UTC","target_timezone":"Asia/Tokyo","time":"12:00"}' | jq -r .time_difference
+zones='"source_timezone":"UTC","target_timezone":"Asia/Tokyo"'
+unitask-tool clock.convert_time "{$zones,\"time\":\"12:00\"}" | jq -r .time_difference
 { unitask-tool fs.write_file '{"path":"/etc/x","content":""}'; unitask-tool fs.list_directory '{"path":"DIR"}'
   unitask-tool clock.convert_time; } 2>&1 | cut -d: -f2 | tr -d ' '`,
 }
@@ -158,8 +161,9 @@ func TestAttackToolApproval(t *testing.T) {
 	}
 	attack.Check(t, "questions", `[to call the tool every.echo with {"message":"a"} (tools.every.approve) `+
 		`to call the tool every.echo with {"message":"b"} (tools.every.approve)]`, fmt.Sprint(asked))
-	attack.Check(t, "answers", "Echo: a\nunitask-tool: denied: the call was not approved: the call of eve\n",
+	attack.Check(t, "answers", "Echo: a\nunitask-tool: denied: the call was not approved: the call of\n",
 		string(res.Stdout))
 	_, err = rt.RunFor(t.Context(), unitask.Caller{}, req, unitask.IO{})
-	attack.Check(t, "tools without a ceiling", "true", fmt.Sprint(err != nil && strings.Contains(err.Error(), "[tools.every]")))
+	attack.Check(t, "tools without a ceiling", "true",
+		fmt.Sprint(err != nil && strings.Contains(err.Error(), "[tools.every]")))
 }

@@ -54,8 +54,9 @@ var flagTypes = map[string]string{
 	"qemu-log": "ITEM", "record": "FILE", "remove": "HOST:PORT", "replay": "ID", "require-jail": "LAYER", "run": "ID",
 	"secret": "NAME", "session": "SESSION", "signature": "FILE", "signers": "FILE",
 	"since": "TIME", "size": "MIN:MAX", "status": "STATUS", "tenant": "NAME",
-	"timeout": "DURATION", "tls-cert": "FILE", "tls-key": "FILE", "to": "FILE", "token-file": "FILE", "tools": "NAME", "trace": "PATTERN",
-	"url": "URL", "with": "PACKAGE", "worker-keys": "FILE",
+	"timeout": "DURATION", "tls-cert": "FILE", "tls-key": "FILE", "to": "FILE", "token-file": "FILE", "tools": "NAME",
+	"trace": "PATTERN",
+	"url":   "URL", "with": "PACKAGE", "worker-keys": "FILE",
 }
 
 // kindTypes names the values of other flags.

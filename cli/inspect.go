@@ -163,20 +163,8 @@ func (a *app) inspect(rec *history.Inspection, path string) {
 		fmt.Fprintln(w)
 		a.ui.table("POLICY|ASKED|CEILING|GETS", rows)
 	}
-	if len(calls) > 0 {
-		fmt.Fprintln(w)
-		a.ui.table("TOOL|ARGUMENTS|TIME|RULE|ERROR", calls[:min(len(calls), maxNetRows)])
-		if more := len(calls) - maxNetRows; more > 0 {
-			a.ui.line("and %d more; --json has all", more)
-		}
-	}
-	if len(decisions) > 0 {
-		fmt.Fprintln(w)
-		a.ui.table("PROTO|NAME|PORT|VERDICT|RULE|UP|DOWN|TIME|REASON", decisions[:min(len(decisions), maxNetRows)])
-		if more := len(decisions) - maxNetRows; more > 0 {
-			a.ui.line("and %d more; --json has all", more)
-		}
-	}
+	a.cutTable("TOOL|ARGUMENTS|TIME|RULE|ERROR", calls)
+	a.cutTable("PROTO|NAME|PORT|VERDICT|RULE|UP|DOWN|TIME|REASON", decisions)
 	for _, s := range []struct{ title, text string }{{"code", rec.Code}, {"stdout", rec.Stdout}, {"stderr", rec.Stderr}} {
 		if s.text == "" {
 			continue
@@ -209,6 +197,18 @@ func requestRows(rec *history.Inspection) (rows [][]string) {
 
 // maxNetRows bounds the table; --json shows all.
 const maxNetRows = 100
+
+// cutTable prints the first rows of a table, if it has any, after an empty line.
+func (a *app) cutTable(titles string, rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
+	fmt.Fprintln(a.std.Stdout)
+	a.ui.table(titles, rows[:min(len(rows), maxNetRows)])
+	if more := len(rows) - maxNetRows; more > 0 {
+		a.ui.line("and %d more; --json has all", more)
+	}
+}
 
 // networkTable returns the netlog: totals in one line, and a row for each decision.
 func networkTable(rec *history.Inspection) (summary string, rows [][]string) {

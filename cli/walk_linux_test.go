@@ -84,7 +84,8 @@ var untabled = []string{"run", "runs rm", "image build", "image import", "image 
 	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session diff",
 	"session status", "session put", "session get",
 	"session pause", "session resume", "session extend", "session wait", "session fork", "session rm", "sign",
-	"debug dump", "tools pin", "tools ls", "web fetch", "web search", "serve key", "fleet status", "fleet runs", "fleet drain", "fleet permissions"}
+	"debug dump", "tools pin", "tools ls", "web fetch", "web search",
+	"serve key", "fleet status", "fleet runs", "fleet drain", "fleet permissions"}
 
 // A home with entries to list.
 func listedHome(t *testing.T) {

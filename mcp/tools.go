@@ -18,6 +18,9 @@ func (s *Server) addTools() {
 		if !s.rt.HasSessions() {
 			delete(p, "session")
 		}
+		if len(s.opts.Ceiling.ToolServers()) == 0 {
+			delete(p, "tools")
+		}
 		if len(s.snippets) == 0 {
 			delete(p, "snippet")
 		}

@@ -34,7 +34,7 @@ func TestAttackEachKey(t *testing.T) {
 		"images": {`["node"]`, `""`}, "packages": {"[]", "[]"}, "kernel": {`"linux"`, `"linux"`}, "secrets": {"[]", "[]"},
 		"maxArtifactBytes": {"1", "1"}, "debug": {"false", "false"}, "webFetch": {"false", "false"},
 		"requireJail":     {`["network"]`, `["network"]`},
-		"requireHardware": {"true", "true"}, "audit": {`"required"`, "true"}, "tools": {"[]", "null"},
+		"requireHardware": {"true", "true"}, "audit": {`"required"`, "true"}, "tools": {"[]", "[]"},
 		"net": {}, "filesUnder": {}, "dirsUnder": {}, // TestAttackHTTPRules, TestAttackHostPaths
 	}
 	for _, f := range Fields {

@@ -291,26 +291,6 @@ func (r *Run) Netlog(decision any) {
 	}
 }
 
-// Tools returns a function that appends a line to the calls of tools, as Netlog does.
-func (r *Run) Tools() (log func(call any), err error) {
-	if r.tools == nil {
-		r.tools, err = os.OpenFile(filepath.Join(r.dir, ToolsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	}
-	f := r.tools
-	return func(call any) {
-		if r.Err() != nil {
-			return
-		}
-		text, err := json.Marshal(call)
-		if err == nil {
-			_, err = f.Write(append(text, '\n'))
-		}
-		if err != nil {
-			r.failed(err)
-		}
-	}, err
-}
-
 // Finish writes the record for the last time, as Settle does, and releases it. It returns the first error of the whole
 // record.
 func (r *Run) Finish(now time.Time) error {

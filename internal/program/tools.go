@@ -31,8 +31,8 @@ func (p *Program) AddTools(list []tools.File, runtime string) {
 	}
 }
 
-// toolsEnv sets the variables by which clients find the service. An interpreter that a run starts anew finds the clients
-// by its own variables.
+// toolsEnv sets the variables by which clients find the service. An interpreter that a run starts anew finds the
+// clients by its own variables.
 func (p *Program) toolsEnv(env map[string]string) {
 	if p.Tools == nil {
 		return

@@ -183,8 +183,8 @@ func (s *server) call(ctx context.Context, tool string, arguments map[string]any
 	res, err := conn.session.CallTool(timed, &sdk.CallToolParams{Name: tool, Arguments: arguments})
 	switch {
 	case timed.Err() != nil && ctx.Err() == nil:
-		return nil, fail("timeout", "%s of %s did not answer within %s (key tools.%s.timeoutSeconds)", tool, s.Name, s.Timeout,
-			s.Name)
+		return nil, fail("timeout", "%s of %s did not answer within %s (key tools.%s.timeoutSeconds)", tool, s.Name,
+			s.Timeout, s.Name)
 	case err != nil && conn.large.Swap(false):
 		return nil, s.tooLarge(tool)
 	case err != nil:
@@ -198,7 +198,8 @@ func (s *server) call(ctx context.Context, tool string, arguments map[string]any
 }
 
 func (s *server) tooLarge(tool string) error {
-	return fail("large", "the result of %s has more than %d bytes (key tools.%s.maxResultBytes)", tool, s.MaxResult, s.Name)
+	return fail("large", "the result of %s has more than %d bytes (key tools.%s.maxResultBytes)", tool, s.MaxResult,
+		s.Name)
 }
 
 // valueOf returns the value of a result: its structured content; else its text, parsed if it is JSON; else its content.
@@ -254,7 +255,8 @@ func (r *replay) next(server, tool, arguments string) (json.RawMessage, error) {
 	case c.Code != "":
 		return nil, &Error{c.Code, c.Error}
 	case c.Result == nil:
-		return nil, fail("record", "the record does not have the result of %s.%s: it had %d bytes", server, tool, c.ResultBytes)
+		return nil, fail("record", "the record does not have the result of %s.%s: it had %d bytes", server, tool,
+			c.ResultBytes)
 	}
 	return c.Result, nil
 }

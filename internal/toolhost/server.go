@@ -68,7 +68,8 @@ func (s *server) connected(ctx context.Context) (*connection, error) {
 	case s.conn != nil:
 		return s.reviewed(ctx)
 	case s.starts == maxStarts:
-		return nil, fail("server", "the server %s has ended %d times in this run, and is not started again", s.Name, maxStarts)
+		return nil, fail("server", "the server %s has ended %d times in this run, and is not started again", s.Name,
+			maxStarts)
 	}
 	s.starts++
 	c, list, err := connect(ctx, s.ToolServer, nil)

@@ -117,7 +117,9 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	for _, p := range cfg.Servers {
 		list, err := cfg.Lists.Load(p.Pin)
 		if err != nil && cfg.Recorded == nil {
-			list, err = fetchPinned(ctx, p)
+			if list, err = fetchPinned(ctx, p); err == nil {
+				err = cfg.Lists.Save(list) // a replay has no server to ask
+			}
 		}
 		if err != nil {
 			return nil, policy.Bad("tools", p.Name, "%v", err)
