@@ -77,7 +77,8 @@ var runDescriptions = map[string]string{
 		"requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body, " +
 		"sigv4 (AWS signatures)",
 	"tools": "names of the ceiling's tool servers, whose tools the code calls: import { NAME } from \"unitask:tools\" " +
-		"in JavaScript, from unitask_tools import NAME in Python, unitask-tool NAME.TOOL JSON in shell; /tools/NAME/ has types",
+		"in JavaScript, from unitask_tools import NAME in Python, unitask-tool NAME.TOOL JSON in shell; " +
+		"/tools/NAME/ has types",
 	"session": "new starts a session, a machine that keeps variables and files for the calls that name its id here " +
 		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
 		"after the call",

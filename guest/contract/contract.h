@@ -4,6 +4,7 @@
 
 #define GUEST_IP "10.0.2.15"
 #define GATEWAY_IP "10.0.2.2"
+#define TOOLS_IP "10.0.2.3"
 #define NETMASK "255.255.255.0"
 #define GUEST_MAC "52:54:00:75:74:01"
 #define GATEWAY_MAC "52:54:00:75:74:02"
