@@ -174,6 +174,8 @@ type Store struct {
 	// address in which ARCH stands for the architecture, followed by the digest, #sha256-HEX. If it is "", a host
 	// without apt uses the release's own bundle.
 	PartsURL string
+	// Installed is the folder of files that were installed with the program. It may have a bundle, parts_ARCH.tar.zst.
+	Installed string
 
 	// Transfer, if not nil, receives four times a second the downloaded bytes and the total. The last line of log names
 	// the download.
