@@ -159,11 +159,12 @@ picture: image
 
 # The files of a release: archives with manual pages and completions, bundles for MCP
 # clients, the registry's entry, bills of materials, checksums. The bytes are the same each time.
-# Bundles of the guest's parts for hosts without apt come first; PARTS= omits them.
+# Packages for pip, npm, apt and dnf. Bundles of the guest's parts for hosts without apt come first; PARTS= omits
+# them. QEMU=dist/qemu puts the QEMU that hack/qemu has built into the packages of parts for pip and npm.
 VERSION ?= 0.1.0
 PARTS ?= -parts
 dist:
-	$(GO) run ./hack/dist -version $(VERSION) $(PARTS)
+	$(GO) run ./hack/dist -version $(VERSION) $(PARTS) $(if $(QEMU),-qemu $(QEMU))
 
 clean:
 	rm -rf bin dist

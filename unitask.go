@@ -44,7 +44,6 @@ import (
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/spans"
-	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -163,7 +162,6 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	images.Transfer = func(done, total int64) { opts.Events(Event{Kind: EventTransfer, Done: done, Total: total}) }
 	images.Custom, images.Along = catalog.CustomPayloads(opts.Home), catalog.ShippedPayload
-	images.Installed = userdir.Share()
 	images.PartsURL, images.Mirror = os.Getenv("UNITASK_PARTS_URL"), conf.Mirror()
 	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
 		return nil, &HostError{Op: "open", Err: err}

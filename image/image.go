@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/userdir"
 )
 
 // Kernel names a guest kernel.
@@ -206,7 +207,7 @@ func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w (UNITASK_HOME names another folder)", err)
 	}
-	return &Store{home: home, payloads: payloads, payload: payloads[0], log: log}, nil
+	return &Store{home: home, payloads: payloads, payload: payloads[0], log: log, Installed: userdir.Share()}, nil
 }
 
 // Of returns the same store for images of the payload with that name.

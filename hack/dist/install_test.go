@@ -85,7 +85,8 @@ func TestInstalled(t *testing.T) {
 		if out := do(t, dir, env, venv+"/bin/unitask", "run", "--lang", "js", "--code", "console.log(6 * 7)"); out != "42\n" {
 			t.Errorf("%q", out)
 		}
-		code := "from unitask import Client\nwith Client() as client: print(client.run('console.log(6 * 7)', language='js').stdout)"
+		code := "from unitask import Client\n" +
+			"with Client() as client: print(client.run('console.log(6 * 7)', language='js').stdout)"
 		if out := do(t, dir, env, venv+"/bin/python", "-c", code); out != "42\n\n" {
 			t.Errorf("%q", out)
 		}

@@ -21,7 +21,8 @@ var linuxFormats = []struct {
 	{"rpm", map[string]string{"amd64": "qemu-system-x86-core", "arm64": "qemu-system-aarch64-core"}},
 }
 
-// linuxPackages writes a deb and an rpm: the program, its manual pages, completions, and a systemd unit, which stays off.
+// linuxPackages writes a deb and an rpm: the program, its manual pages, completions, and a systemd unit, which stays
+// off.
 func linuxPackages(version, arch, program, out string) error {
 	contents, err := installed(filepath.Dir(program))
 	if err != nil {
@@ -78,7 +79,8 @@ func systemUnit(dir string) (string, error) {
 func linuxParts(version, arch, bundle, out string) error {
 	for _, f := range linuxFormats {
 		own := nfpm.Overridables{Contents: files.Contents{{Source: bundle,
-			Destination: "/usr/share/unitask/" + bundleName(arch), FileInfo: &files.ContentFileInfo{Mode: 0o644, MTime: whenBuilt}}}}
+			Destination: "/usr/share/unitask/" + bundleName(arch),
+			FileInfo:    &files.ContentFileInfo{Mode: 0o644, MTime: whenBuilt}}}}
 		own.Deb.Compression = "none" // the bundle is compressed
 		if err := linuxPackage(f.format, "unitask-parts", version, arch, out, own); err != nil {
 			return err
@@ -99,7 +101,7 @@ func linuxPackage(format, name, version, arch, out string, own nfpm.Overridables
 	if err := nfpm.PrepareForPackager(info, format); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(out, packager.ConventionalFileName(info)), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	f, err := os.Create(filepath.Join(out, packager.ConventionalFileName(info)))
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,8 @@ func main() {
 	only := flag.String("only", "", "only this system: linux/amd64, say")
 	withParts := flag.Bool("parts", false,
 		"the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
-	qemu := flag.String("qemu", "", "folder with a QEMU for each architecture, as hack/qemu builds it: for the packages of parts")
+	qemu := flag.String("qemu", "",
+		"folder with a QEMU for each architecture, as hack/qemu builds it: for the packages of parts")
 	flag.Parse()
 	err := error(nil)
 	if *withParts {

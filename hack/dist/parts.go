@@ -61,8 +61,9 @@ func npmParts(version, arch, out string, shared []packed) error {
 	name := npmSystems["linux/"+arch]
 	manifest, err := packageJSON(map[string]any{"name": "@unitask/parts-linux-" + name[1], "version": version,
 		"description": "What machines of unitask boot from, and QEMU: for Linux on " + name[1],
-		"license":     "SEE LICENSE IN share/unitask", "repository": map[string]string{"type": "git", "url": "git+" + repository + ".git"},
-		"os": name[:1], "cpu": name[1:], "preferUnplugged": true})
+		"license":     "SEE LICENSE IN share/unitask",
+		"repository":  map[string]string{"type": "git", "url": "git+" + repository + ".git"},
+		"os":          name[:1], "cpu": name[1:], "preferUnplugged": true})
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,8 @@ func writeWheel(pkg, version, tags string, metadata []byte, files []packed, out 
 	for tag := range strings.SplitSeq(tags, ".") {
 		about += "Tag: py3-none-" + tag + "\n"
 	}
-	files = append(files, packed{name: info + "METADATA", text: metadata}, packed{name: info + "WHEEL", text: []byte(about)})
+	files = append(files, packed{name: info + "METADATA", text: metadata},
+		packed{name: info + "WHEEL", text: []byte(about)})
 	var list bytes.Buffer
 	var err error
 	for i, f := range files {
