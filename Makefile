@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench picture dist clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench picture dist install clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -165,6 +165,11 @@ VERSION ?= 0.1.0
 PARTS ?= -parts
 dist:
 	$(GO) run ./hack/dist -version $(VERSION) $(PARTS) $(if $(QEMU),-qemu $(QEMU))
+
+# The program, its manual pages and completions below a folder: make install PREFIX=/usr/local (DESTDIR comes before it).
+PREFIX ?= /usr/local
+install: setup
+	DESTDIR="$(DESTDIR)" $(GO) run ./hack/dist -version $(VERSION) -install "$(PREFIX)"
 
 clean:
 	rm -rf bin dist

@@ -110,7 +110,7 @@ console.log((await client.run("console.log(6 * 7)", { language: "js" })).stdout)
 			t.Errorf("the code's exit code: %v", err)
 		}
 		remove(t, filepath.Join(into, "node_modules", "@unitask"))
-		cmd = exec.CommandContext(t.Context(), command, "version")
+		cmd = exec.CommandContext(t.Context(), command, "--version")
 		cmd.Env = env
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "--omit=optional") {
 			t.Errorf("without the platform's package: %v %s", err, out)

@@ -3,13 +3,18 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb"
 	"github.com/goreleaser/nfpm/v2/files"
 	_ "github.com/goreleaser/nfpm/v2/rpm"
+
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // linuxFormats are the formats of Linux's packages, with what the program needs by their names for it.
@@ -24,7 +29,7 @@ var linuxFormats = []struct {
 // linuxPackages writes a deb and an rpm: the program, its manual pages, completions, and a systemd unit, which stays
 // off.
 func linuxPackages(version, arch, program, out string) error {
-	contents, err := installed(filepath.Dir(program))
+	contents, err := installed(filepath.Dir(program), "/usr")
 	if err != nil {
 		return err
 	}
@@ -42,8 +47,8 @@ func linuxPackages(version, arch, program, out string) error {
 	return nil
 }
 
-// installed returns the files beside a program, where a Linux system has them.
-func installed(dir string) (list files.Contents, err error) {
+// installed returns the files beside a program, where a Linux system has them. The program is in prefix/bin.
+func installed(dir, prefix string) (list files.Contents, err error) {
 	add := func(from, to string) {
 		list = append(list, &files.Content{Source: from, Destination: to,
 			FileInfo: &files.ContentFileInfo{Mode: 0o644, MTime: whenBuilt}})
@@ -60,19 +65,19 @@ func installed(dir string) (list files.Contents, err error) {
 		add(page, "/usr/share/man/man1/"+filepath.Base(page))
 	}
 	add("LICENSE", "/usr/share/doc/unitask/copyright")
-	unit, err := systemUnit(dir)
+	unit, err := systemUnit(dir, prefix)
 	add(unit, "/usr/lib/systemd/system/unitask-mcp.service")
 	return list, err
 }
 
-// systemUnit writes the MCP server's unit for a package beside the program, and returns its path.
-func systemUnit(dir string) (string, error) {
+// systemUnit writes the unit of an MCP server in prefix/bin, beside the program, and returns its path.
+func systemUnit(dir, prefix string) (string, error) {
 	text, err := os.ReadFile("hack/deploy/unitask-mcp.service")
 	if err != nil {
 		return "", err
 	}
 	name := filepath.Join(dir, "unitask-mcp.service")
-	return name, write(name, bytes.ReplaceAll(text, []byte("/usr/local/bin/"), []byte("/usr/bin/")))
+	return name, write(name, bytes.ReplaceAll(text, []byte("/usr/local/bin/"), []byte(prefix+"/bin/")))
 }
 
 // linuxParts writes a deb and an rpm with the bundle of an architecture's parts.
@@ -86,6 +91,43 @@ func linuxParts(version, arch, bundle, out string) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// install builds this system's program, and puts it with what belongs to it below prefix, as a package does below /usr.
+// destdir comes before each path that is written, and is in no file.
+func install(version, destdir, prefix string) error {
+	if err := check(version); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "unitask-install-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "unitask")
+	if err := build(program, version, runtime.GOOS, runtime.GOARCH); err != nil {
+		return err
+	}
+	if _, err := extras(version, dir); err != nil {
+		return err
+	}
+	list, err := installed(dir, strings.TrimSuffix(prefix, "/"))
+	if err != nil {
+		return err
+	}
+	list = append(list, &files.Content{Source: program, Destination: "/usr/bin/unitask",
+		FileInfo: &files.ContentFileInfo{Mode: 0o755}})
+	for _, f := range list {
+		to := filepath.Join(destdir, prefix, strings.TrimPrefix(f.Destination, "/usr"))
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := atomicfile.Fill(to, f.FileInfo.Mode, func(w *os.File) error { return copyFrom(w, f.Source) }); err != nil {
+			return err
+		}
+	}
+	fmt.Println(filepath.Join(destdir, prefix, "bin", "unitask"))
 	return nil
 }
 

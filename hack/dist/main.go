@@ -6,6 +6,7 @@
 // hold a QEMU, too, with -qemu.
 //
 //	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR]
+//	go run ./hack/dist -version 1.2.3 -install /usr/local
 //
 // Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and server.json 2025-12-11
 // (github.com/modelcontextprotocol/registry).
@@ -42,12 +43,17 @@ func main() {
 		"the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
 	qemu := flag.String("qemu", "",
 		"folder with a QEMU for each architecture, as hack/qemu builds it: for the packages of parts")
+	prefix := flag.String("install", "", "install this system's program below this folder instead: /usr/local")
 	flag.Parse()
 	err := error(nil)
-	if *withParts {
+	if *prefix == "" && *withParts {
 		err = parts(*version, *out, *only)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case *prefix != "":
+		err = install(*version, os.Getenv("DESTDIR"), *prefix)
+	default:
 		err = dist(*version, *out, *only, *qemu)
 	}
 	if err != nil {
@@ -153,14 +159,23 @@ func registryPackage(registry, version, runner string) map[string]any {
 		"transport":        map[string]string{"type": "stdio"}}
 }
 
+// build builds the program of a system, which says that it is of this version.
+func build(program, version, system, arch string) error {
+	flags := "-ldflags=-s -w -X github.com/unitask/unitask/cli.released=v" + version
+	cmd := exec.Command("go", "build", "-trimpath", flags, "-o", program, "./cli/unitask")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+system, "GOARCH="+arch)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return nil
+}
+
 // system builds the files of one system.
 func (all *made) system(version, system, arch, out, qemu string) error {
 	name := fmt.Sprintf("unitask_%s_%s_%s", version, system, arch)
 	program := filepath.Join(out, name, "unitask")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./cli/unitask")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+system, "GOARCH="+arch)
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, text)
+	if err := build(program, version, system, arch); err != nil {
+		return err
 	}
 	files, err := extras(version, filepath.Dir(program))
 	if err != nil {
