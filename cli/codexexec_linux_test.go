@@ -302,6 +302,22 @@ func stubModel(t *testing.T, items ...string) string {
 	return server.URL + "/v1"
 }
 
+// codexEnvironments returns the file of docs/agents.md, with this program, project and home.
+func codexEnvironments(t *testing.T, program, dir, home string) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/agents.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```toml\n")
+	text, _, found := strings.Cut(text, "```\n")
+	if !found {
+		t.Fatal("docs/agents.md has no environments.toml")
+	}
+	text = strings.NewReplacer(`"unitask"`, fmt.Sprintf("%q", program), "/home/me/app", dir).Replace(text)
+	return text + fmt.Sprintf("env = { UNITASK_HOME = %q }\n", home)
+}
+
 // The real Codex, with a stub model on loopback, runs its commands in a machine; its changes are a proposal.
 func TestCodex(t *testing.T) {
 	codex, err := exec.LookPath("codex")
@@ -328,8 +344,7 @@ func TestCodex(t *testing.T) {
 	for name, text := range map[string]string{
 		"config.toml": fmt.Sprintf("model = \"stub\"\nmodel_provider = \"stub\"\n[model_providers.stub]\nname = \"stub\"\n"+
 			"base_url = %q\nwire_api = \"responses\"\n", url),
-		"environments.toml": fmt.Sprintf("default = \"machine\"\ninclude_local = false\n[[environments]]\nid = \"machine\"\n"+
-			"program = %q\nargs = [\"codex-exec\", \"--project=%s\"]\nenv = { UNITASK_HOME = %q }\n", program.Path, dir, home),
+		"environments.toml": codexEnvironments(t, program.Path, dir, home),
 	} {
 		if err := os.WriteFile(filepath.Join(own, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"encoding/json"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +58,37 @@ func TestTranslateServer(t *testing.T) {
 	} {
 		if got, err := translate(strings.Fields(command)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q %v", command, got.args, err)
+		}
+	}
+}
+
+// The configuration that docs/agents.md shows has commands that start.
+func TestWrapDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/agents.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```json\n")
+	text, _, _ = strings.Cut(text, "```\n")
+	var shown struct {
+		MCPServers map[string]struct {
+			Command string
+			Args    []string
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &shown); err != nil || len(shown.MCPServers) == 0 {
+		t.Fatalf("%v %s", err, text)
+	}
+	for name, server := range shown.MCPServers {
+		cmd, args, err := Command().Find(server.Args)
+		if err != nil || cmd.Name() != "wrap" || server.Command != "unitask" {
+			t.Fatalf("%s: %v %v", name, cmd, err)
+		}
+		if err := cmd.ParseFlags(args); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := translate(cmd.Flags().Args()); err != nil || cmd.ArgsLenAtDash() != 0 {
+			t.Errorf("%s: %q %v", name, cmd.Flags().Args(), err)
 		}
 	}
 }
