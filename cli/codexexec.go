@@ -158,7 +158,7 @@ func (a *app) proposeChanges(ctx context.Context, s *unitask.Session) error {
 		return nil
 	}
 	if err == nil {
-		a.ui.note("the project's changes are a proposal: unitask apply %s --dry-run shows them, without it applies them", set.ID)
+		a.ui.note("the project's changes are a proposal: unitask apply %s --dry-run shows them", set.ID)
 	}
 	return err
 }

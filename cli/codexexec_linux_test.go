@@ -120,7 +120,8 @@ func (c *codexClient) must(method, params string) codexMessage {
 func (c *codexClient) run(id, script, more string) (string, int) {
 	c.t.Helper()
 	argv, _ := json.Marshal([]string{"/bin/bash", "-c", script})
-	c.must("process/start", fmt.Sprintf(`{"processId":%q,"argv":%s,"cwd":"file:///work","env":{"A":"b"}%s}`, id, argv, more))
+	c.must("process/start",
+		fmt.Sprintf(`{"processId":%q,"argv":%s,"cwd":"file:///work","env":{"A":"b"}%s}`, id, argv, more))
 	return c.rest(id)
 }
 
@@ -193,8 +194,8 @@ func TestCodexExec(t *testing.T) {
 	}
 	for i := c.id; i < 200; i = c.id { // a step is a start, and at least one read
 		id := fmt.Sprint("step", i)
-		if out, code := c.run(id, fmt.Sprintf("echo %d >> log; tail -n 1 log; exit %d", i, i%3), ""); out != fmt.Sprintln(i) ||
-			code != i%3 {
+		out, code := c.run(id, fmt.Sprintf("echo %d >> log; tail -n 1 log; exit %d", i, i%3), "")
+		if out != fmt.Sprintln(i) || code != i%3 {
 			t.Fatalf("%s: %q %d", id, out, code)
 		}
 	}
@@ -221,14 +222,16 @@ func TestCodexExec(t *testing.T) {
 func codexFiles(t *testing.T, c *codexClient, host string) {
 	t.Helper()
 	c.must("fs/writeFile", `{"path":"`+host+`/made/a.txt","dataBase64":"QUJD"}`)
-	if m := c.must("fs/readFile", `{"path":"file:///work/made/a.txt","sandbox":null}`); string(m.Result.DataBase64) != "ABC" {
+	m := c.must("fs/readFile", `{"path":"file:///work/made/a.txt","sandbox":null}`)
+	if string(m.Result.DataBase64) != "ABC" {
 		t.Errorf("%+v", m)
 	}
 	if m := c.must("fs/getMetadata", `{"path":"`+host+`/made/a.txt"}`); !m.Result.IsFile || m.Result.Size != 3 {
 		t.Errorf("%+v", m)
 	}
 	c.must("fs/open", `{"handleId":"h","path":"`+host+`/made/a.txt"}`)
-	if m := c.must("fs/readBlock", `{"handleId":"h","offset":1,"len":10}`); string(m.Result.Chunk) != "BC" || !m.Result.EOF {
+	m = c.must("fs/readBlock", `{"handleId":"h","offset":1,"len":10}`)
+	if string(m.Result.Chunk) != "BC" || !m.Result.EOF {
 		t.Errorf("%+v", m)
 	}
 	c.must("fs/close", `{"handleId":"h"}`)
@@ -238,7 +241,7 @@ func codexFiles(t *testing.T, c *codexClient, host string) {
 		m.Result.Entries[0].FileName != "a.txt" {
 		t.Errorf("%+v", m)
 	}
-	walk := `{"path":"` + host + `","options":{"maxDepth":3,"maxDirectories":9,"maxEntries":99,"followDirectorySymlinks":false}}`
+	walk := `{"path":"` + host + `","options":{"maxDepth":3,"maxDirectories":9,"maxEntries":99}}`
 	if m := c.must("fs/walk", walk); !strings.Contains(fmt.Sprint(m.Result.Entries), host+"/copied/a.txt file") {
 		t.Errorf("%+v", m)
 	}
@@ -268,8 +271,8 @@ func TestCodexExecEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := codexIn(t, program, t.TempDir())
-			c.must("process/start", `{"processId":"p","argv":["/bin/bash","-c","trap '' TERM INT; setsid sleep 1000 & sleep 1000"],`+
-				`"cwd":"file:///work","env":{}}`)
+			c.must("process/start", `{"processId":"p","cwd":"file:///work","env":{},`+
+				`"argv":["/bin/bash","-c","trap '' TERM INT; setsid sleep 1000 & sleep 1000"]}`)
 			machines := machinesOf(t, c.cmd.Process.Pid)
 			_ = c.cmd.Process.Signal(signal)
 			_ = c.cmd.Wait()
@@ -278,7 +281,7 @@ func TestCodexExecEnds(t *testing.T) {
 	}
 }
 
-// sse is a stub model: its n-th answer is the n-th item, and then a text.
+// stubModel serves a model on loopback: its n-th answer is the n-th item, and then a text.
 func stubModel(t *testing.T, items ...string) string {
 	t.Helper()
 	var asked atomic.Int32
@@ -293,10 +296,12 @@ func stubModel(t *testing.T, items ...string) string {
 			item = items[n]
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprintf(w, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r%d\"}}\n\n", n)
-		fmt.Fprintf(w, "event: response.output_item.done\ndata: {\"type\":\"response.output_item.done\",\"item\":%s}\n\n", item)
-		fmt.Fprintf(w, "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r%d\",\"usage\":"+
-			"{\"input_tokens\":1,\"output_tokens\":1,\"total_tokens\":2}}}\n\n", n)
+		for _, event := range [][2]string{
+			{"response.created", `"response":{"id":"r"}`}, {"response.output_item.done", `"item":` + item},
+			{"response.completed", `"response":{"id":"r","usage":{"input_tokens":1,"output_tokens":1,"total_tokens":2}}`},
+		} {
+			fmt.Fprintf(w, "event: %s\ndata: {\"type\":%q,%s}\n\n", event[0], event[0], event[1])
+		}
 	}))
 	t.Cleanup(server.Close)
 	return server.URL + "/v1"
@@ -326,7 +331,8 @@ func TestCodex(t *testing.T) {
 	}
 	home, dir, own := agentHome(t), t.TempDir(), t.TempDir()
 	if err != nil {
-		install := exec.Command("npm", "install", "--prefix", t.TempDir(), "--no-audit", "--no-fund", "@openai/codex@0.171.0")
+		install := exec.Command("npm", "install", "--prefix", t.TempDir(), "--no-audit", "--no-fund",
+			"@openai/codex@0.171.0")
 		if out, err := install.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -340,7 +346,10 @@ func TestCodex(t *testing.T) {
 		arguments, _ := json.Marshal(map[string]any{"cmd": command, "yield_time_ms": 30000})
 		return fmt.Sprintf(`{"type":"function_call","name":"exec_command","call_id":"c%d","arguments":%q}`, n, arguments)
 	}
-	url := stubModel(t, call(1, "hostname; cat note.txt; echo made in a machine > made.txt"), call(2, "cat made.txt; exit 3"))
+	url := stubModel(t, call(1, "hostname; cat note.txt; echo made in a machine > made.txt"),
+		call(2, "apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: note.txt\n@@\n-noted\n+patched\n"+
+			"*** End Patch\nEOF"),
+		call(3, "cat made.txt note.txt; exit 3"))
 	for name, text := range map[string]string{
 		"config.toml": fmt.Sprintf("model = \"stub\"\nmodel_provider = \"stub\"\n[model_providers.stub]\nname = \"stub\"\n"+
 			"base_url = %q\nwire_api = \"responses\"\n", url),
@@ -354,7 +363,7 @@ func TestCodex(t *testing.T) {
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CODEX_HOME="+own)
 	out, err := cmd.CombinedOutput()
 	for _, want := range []string{`"aggregated_output":"unitask\nnoted\n","exit_code":0`,
-		`"aggregated_output":"made in a machine\n","exit_code":3`, `"text":"done"`} {
+		`"aggregated_output":"made in a machine\npatched\n","exit_code":3`, `"text":"done"`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%s is not in %v %s", want, err, out)
 		}

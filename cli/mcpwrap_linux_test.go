@@ -199,7 +199,7 @@ func TestMCPWrapServers(t *testing.T) {
 				args = append(args, fill.Replace(arg))
 			}
 			start := []string{"npx", "-y", s.name + "@" + s.version}
-			here := exec.Command(filepath.Join(host, "node_modules/.bin", filepath.Base("mcp-"+filepath.Base(s.name))), args...)
+			here := exec.Command(filepath.Join(host, "node_modules/.bin", "mcp-"+filepath.Base(s.name)), args...)
 			if s.registry == "pip" {
 				start = []string{"uvx", s.name + "@" + s.version}
 				here = exec.Command(filepath.Join(host, "venv/bin", s.name), args...)
@@ -219,7 +219,8 @@ func TestMCPWrapServers(t *testing.T) {
 				t.Logf("the %s start, with two calls: %.1f s", which, time.Since(began).Seconds())
 			}
 			if i == 0 {
-				asksTypeScript(t, program, filepath.Join(host, "client.mjs"), want, append([]string{s.tool, arguments}, command...))
+				command = append([]string{s.tool, arguments}, command...)
+				asksTypeScript(t, program, filepath.Join(host, "client.mjs"), want, command)
 			}
 		})
 	}

@@ -28,8 +28,9 @@ func connect(t *testing.T) *connection {
 	out, toClient := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		_, err := Serve(t.Context(), Options{Host: "/home/me/app", Guest: "/work", Shell: "/bin/sh",
-			Start: func(context.Context) (*session.Session, error) { return nil, errors.New("no room") }}, fromClient, toClient)
+		start := func(context.Context) (*session.Session, error) { return nil, errors.New("no room") }
+		_, err := Serve(t.Context(), Options{Start: start, Host: "/home/me/app", Guest: "/work", Shell: "/bin/sh"},
+			fromClient, toClient)
 		toClient.Close()
 		done <- err
 	}()
@@ -139,7 +140,8 @@ func TestKeptOutput(t *testing.T) {
 	}
 	one := 1
 	answer, ready, _ := p.read(readParams{AfterSeq: 30, MaxBytes: &one})
-	if chunks := answer["chunks"].([]chunk); !ready || len(chunks) != 1 || chunks[0].Seq != 31 || answer["nextSeq"] != uint64(32) {
+	chunks := answer["chunks"].([]chunk)
+	if !ready || len(chunks) != 1 || chunks[0].Seq != 31 || answer["nextSeq"] != uint64(32) {
 		t.Errorf("%v %v", ready, answer["nextSeq"])
 	}
 	if _, ready, _ := p.read(readParams{AfterSeq: 40}); ready {
@@ -150,7 +152,8 @@ func TestKeptOutput(t *testing.T) {
 // FuzzMessage reads messages of any kind: what can be read is valid, and no path leaves the project's folder by its
 // name on the host.
 func FuzzMessage(f *testing.F) {
-	f.Add([]byte(`{"id":1,"method":"process/start","params":{"processId":"p","argv":["sh"],"cwd":"file:///home/me/app","env":{}}}`))
+	f.Add([]byte(`{"id":1,"method":"process/start",` +
+		`"params":{"processId":"p","argv":["sh"],"cwd":"file:///home/me/app","env":{}}}`))
 	f.Add([]byte(`{"id":"x","method":"fs/readFile","params":{"path":"file:///home/me/app/../../x%2f..","sandbox":null}}`))
 	f.Add([]byte(`{"method":"initialized"}`))
 	f.Add([]byte(`[]`))
