@@ -104,12 +104,18 @@ func params[T any](m message) (p T, err error) {
 	return p, nil
 }
 
+// answer is a message to the client. sent, if not nil, is called when it is written.
+type answer struct {
+	line []byte
+	sent func()
+}
+
 // server is a connection.
 type server struct {
 	Options
 	ctx     context.Context
 	stop    context.CancelFunc
-	answers chan []byte
+	answers chan answer
 	working sync.WaitGroup
 	calls   chan struct{} // an element for each call
 	large   chan struct{} // an element for each call with a large message or answer
@@ -131,7 +137,7 @@ type server struct {
 func Serve(ctx context.Context, opts Options, in io.Reader, out io.Writer) (*session.Session, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s := &server{Options: opts, ctx: ctx, stop: stop, answers: make(chan []byte, maxAnswers),
+	s := &server{Options: opts, ctx: ctx, stop: stop, answers: make(chan answer, maxAnswers),
 		calls: make(chan struct{}, maxCalls), large: make(chan struct{}, 2), started: make(chan struct{}),
 		processes: map[string]*process{}, handles: map[string]string{}}
 	go func() {
@@ -194,46 +200,53 @@ func (s *server) serve(lines <-chan []byte, ended <-chan error) error {
 // write writes what is to be sent. If the client reads no more, the connection ends.
 func (s *server) write(out io.Writer) error {
 	var err error
-	for line := range s.answers {
-		if err != nil {
-			continue
+	for a := range s.answers {
+		if err == nil {
+			if _, err = out.Write(append(a.line, '\n')); err != nil {
+				s.stop()
+			}
 		}
-		if _, err = out.Write(append(line, '\n')); err != nil {
-			s.stop()
+		if a.sent != nil {
+			a.sent()
 		}
 	}
 	return err
 }
 
 // send queues a message; it is dropped when the connection has ended.
-func (s *server) send(v any) {
+func (s *server) send(v any, sent func()) {
 	line, err := json.Marshal(v)
 	if err != nil {
 		line = []byte(`{"id":-1,"error":{"code":-32603,"message":"the answer can't be written"}}`)
 	}
 	select {
-	case s.answers <- line:
+	case s.answers <- answer{line, sent}:
 	case <-s.ctx.Done():
 	}
 }
 
 // answer answers a request; without an id, as Codex' own server, the id -1.
 func (s *server) answer(id json.RawMessage, result any, err error) {
+	s.answerLarge(id, result, err, nil)
+}
+
+// answerLarge is answer, and calls sent when the answer is written.
+func (s *server) answerLarge(id json.RawMessage, result any, err error, sent func()) {
 	if len(id) == 0 {
 		id = json.RawMessage("-1")
 	}
 	if err == nil {
-		s.send(map[string]any{"id": id, "result": result})
+		s.send(map[string]any{"id": id, "result": result}, sent)
 		return
 	}
 	told := &callError{codeInternal, err.Error()}
 	_ = errors.As(err, &told)
-	s.send(map[string]any{"id": id, "error": told})
+	s.send(map[string]any{"id": id, "error": told}, sent)
 }
 
 // notify sends a notification.
 func (s *server) notify(method string, params any) {
-	s.send(map[string]any{"method": method, "params": params})
+	s.send(map[string]any{"method": method, "params": params}, nil)
 }
 
 // take handles a message: at once if it can't take long, otherwise in a goroutine.
@@ -271,20 +284,21 @@ func (s *server) take(line []byte) {
 		s.answer(m.ID, nil, fail(codeInternal, "%d calls are running: try again", maxCalls))
 		return
 	}
-	large := len(line) > maxBlock*2 || m.Method == "fs/readFile"
-	if large {
+	var sent func() // until then a large answer uses memory
+	if len(line) > maxBlock*2 || m.Method == "fs/readFile" {
 		select {
 		case s.large <- struct{}{}:
+			sent = func() { <-s.large }
 		case <-s.ctx.Done():
 			return
 		}
 	}
 	s.working.Go(func() {
-		if result, err := s.call(does, m); !errors.Is(err, errAnswered) {
-			s.answer(m.ID, result, err)
-		}
-		if large {
-			<-s.large
+		result, err := s.call(does, m)
+		if !errors.Is(err, errAnswered) {
+			s.answerLarge(m.ID, result, err, sent)
+		} else if sent != nil {
+			sent()
 		}
 		<-s.calls
 	})

@@ -128,7 +128,7 @@ func TestInput(t *testing.T) {
 
 // A process's output is kept up to a limit, and read by sequence numbers.
 func TestKeptOutput(t *testing.T) {
-	s := &server{ctx: t.Context(), answers: make(chan []byte, 1<<10)}
+	s := &server{ctx: t.Context(), answers: make(chan answer, 1<<10)}
 	p := &process{s: s, id: "p", opened: make(chan struct{}), printed: make(chan struct{}, 1), next: 1,
 		changed: make(chan struct{})}
 	close(p.opened)
