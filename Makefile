@@ -38,9 +38,10 @@ test: image
 # They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
 # its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
 # disk, servers of a fleet that find each other by routes, the files of a release,
-# packages in an older Python, programs in the languages that are built on first use, and the images of templates.
+# packages in an older Python, programs in the languages that are built on first use, the images of templates, MCP
+# servers of npm and PyPI, and Codex.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestEgress|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages)$$' . ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestEgress|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages|TestMCPWrapServers|TestCodex|TestCodexExec)$$' . ./cli ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
