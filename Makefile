@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench picture dist clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench picture dist install clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -38,9 +38,10 @@ test: image
 # They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
 # its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
 # disk, servers of a fleet that find each other by routes, the files of a release,
-# packages in an older Python, programs in the languages that are built on first use, and the images of templates.
+# packages in an older Python, programs in the languages that are built on first use, the images of templates, MCP
+# servers of npm and PyPI, and Codex.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestEgress|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages)$$' . ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestEgress|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages|TestMCPWrapServers|TestCodex|TestCodexExec)$$' . ./cli ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
@@ -159,11 +160,17 @@ picture: image
 
 # The files of a release: archives with manual pages and completions, bundles for MCP
 # clients, the registry's entry, bills of materials, checksums. The bytes are the same each time.
-# Bundles of the guest's parts for hosts without apt come first; PARTS= omits them.
+# Packages for pip, npm, apt and dnf. Bundles of the guest's parts for hosts without apt come first; PARTS= omits
+# them. QEMU=dist/qemu puts the QEMU that hack/qemu has built into the packages of parts for pip and npm.
 VERSION ?= 0.1.0
 PARTS ?= -parts
 dist:
-	$(GO) run ./hack/dist -version $(VERSION) $(PARTS)
+	$(GO) run ./hack/dist -version $(VERSION) $(PARTS) $(if $(QEMU),-qemu $(QEMU))
+
+# The program, its manual pages and completions below a folder: make install PREFIX=/usr/local (DESTDIR comes before it).
+PREFIX ?= /usr/local
+install: setup
+	DESTDIR="$(DESTDIR)" $(GO) run ./hack/dist -version $(VERSION) -install "$(PREFIX)"
 
 clean:
 	rm -rf bin dist

@@ -56,7 +56,7 @@ var floors = [][]string{
 	{"session"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
-	{"fleet", "internal/e2b", "mcp"},
+	{"fleet", "internal/codexexec", "internal/e2b", "mcp"},
 	{"internal/httpapi"},
 	{"fleet/embedded"},
 	{"cli"},

@@ -74,7 +74,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
 	f.addHTTP(fl, "with --http: ")
 	f.fleet.add(cmd)
-	cmd.AddCommand(a.mcpConfig())
+	cmd.AddCommand(a.mcpConfig(), a.mcpWrap())
 	return cmd
 }
 

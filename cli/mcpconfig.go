@@ -17,26 +17,27 @@ import (
 )
 
 func (a *app) mcpConfig() *cobra.Command {
-	var write bool
+	var write, all bool
 	cmd := &cobra.Command{
-		Use:   "config CLIENT [-- FLAGS...]",
+		Use:   "config [CLIENT] [-- FLAGS...]",
 		Short: "Print what goes into a client's configuration, or put it there",
 		Long: `Config prints the configuration of an MCP client that starts unitask mcp, and the
 file that it goes in; --write puts it there, keeps what is in the file, and the file
 as it was beside it as .bak. In a project it follows no link that leads out of it.
-Flags for unitask mcp follow --.
+Flags for unitask mcp follow --. --all is for every client that this host has.
 
 A client that is started from a desktop has not your shell's environment: what unitask
 needs of it (UNITASK_HOME and its like, folders of PATH that QEMU, npm or gcc are in) is
-written down, too.
+written down, too. A unitask that npx or uvx has started is named by that command.
 
 Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 		Example: `  unitask mcp config claude-code
-  unitask mcp config cursor --write -- --policy /home/me/.unitask.toml`,
-		Args: cobra.MinimumNArgs(1),
+  unitask mcp config cursor --write -- --policy /home/me/.unitask.toml
+  unitask mcp config --all --write`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
-				return usage(fmt.Errorf("unexpected argument %q: flags for unitask mcp follow --", args[1]))
+			names, flags, err := configNames(cmd, args, all)
+			if err != nil {
+				return usage(err)
 			}
 			home, err := userdir.Home()
 			if err != nil {
@@ -46,6 +47,11 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if err != nil {
 				return err
 			}
+			if all {
+				if names = mcp.InstalledClients(home, exec.LookPath); len(names) == 0 {
+					return fmt.Errorf("none of these clients is on this host: %s; name one", strings.Join(mcp.Clients(), ", "))
+				}
+			}
 			self, err := os.Executable()
 			if err != nil {
 				return err
@@ -53,31 +59,81 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if real, err := filepath.EvalSymlinks(self); err == nil {
 				self = real
 			}
-			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...),
-				host{os.Getenv, exec.LookPath, runtime.GOOS}.desktopEnv())
-			if err != nil {
-				return usage(fmt.Errorf("%w%s", err, language.Nearest(args[0], mcp.Clients())))
+			h := host{os.Getenv, exec.LookPath, runtime.GOOS}
+			command, before := runner(self)
+			var reports []map[string]any
+			for _, name := range names {
+				cfg, err := mcp.ClientConfig(name, home, dir, command, append(before, flags...), h.desktopEnv(command))
+				if err != nil {
+					return usage(fmt.Errorf("%w%s", err, language.Nearest(name, mcp.Clients())))
+				}
+				report, err := a.configOf(cfg, write)
+				if err != nil {
+					return err
+				}
+				reports = append(reports, report)
 			}
-			defer a.ui.note("%s", mcp.DefaultReach)
-			if !write {
-				a.ui.note("goes into %s; --write puts it there", cfg.File)
-				return a.report(map[string]any{"file": cfg.File, "snippet": cfg.Snippet},
-					func() { fmt.Fprint(a.std.Stdout, cfg.Snippet) })
+			a.ui.note("%s", mcp.DefaultReach)
+			if all {
+				return a.report(reports, func() {})
 			}
-			backup, err := cfg.Write()
-			if err != nil {
-				return err
-			}
-			if backup != "" {
-				a.ui.note("written to %s; what was there is in %s", cfg.File, backup)
-			} else {
-				a.ui.note("it is in %s", cfg.File)
-			}
-			return a.report(map[string]any{"file": cfg.File, "backup": backup}, func() {})
+			return a.report(reports[0], func() {})
 		},
 	}
 	cmd.Flags().BoolVar(&write, "write", false, "put it into the client's file")
+	cmd.Flags().BoolVar(&all, "all", false, "for every client that this host has")
 	return cmd
+}
+
+// configNames returns the clients and the flags of mcp config's arguments. With all there is no client.
+func configNames(cmd *cobra.Command, args []string, all bool) (names, flags []string, err error) {
+	names = args
+	if at := cmd.ArgsLenAtDash(); at >= 0 {
+		names, flags = args[:at], args[at:]
+	}
+	switch {
+	case all && len(names) > 0:
+		return nil, nil, fmt.Errorf("client %q: --all names them", names[0])
+	case !all && len(names) == 0:
+		return nil, nil, fmt.Errorf("name a client: %s; or --all", strings.Join(mcp.Clients(), ", "))
+	case len(names) > 1:
+		return nil, nil, fmt.Errorf("unexpected argument %q: flags for unitask mcp follow --", names[1])
+	}
+	return names, flags, nil
+}
+
+// configOf prints a client's configuration, or writes it. It returns the report of it.
+func (a *app) configOf(cfg *mcp.Config, write bool) (map[string]any, error) {
+	if !write {
+		a.ui.note("goes into %s; --write puts it there", cfg.File)
+		if !a.asJSON {
+			fmt.Fprint(a.std.Stdout, cfg.Snippet)
+		}
+		return map[string]any{"client": cfg.Client, "file": cfg.File, "snippet": cfg.Snippet}, nil
+	}
+	backup, err := cfg.Write()
+	if err != nil {
+		return nil, err
+	}
+	if backup != "" {
+		a.ui.note("written to %s; what was there is in %s", cfg.File, backup)
+	} else {
+		a.ui.note("it is in %s", cfg.File)
+	}
+	return map[string]any{"client": cfg.Client, "file": cfg.File, "backup": backup}, nil
+}
+
+// runner returns the command and first arguments that start the MCP server for a client. npx and uvx keep this
+// program in a cache, which they may empty.
+func runner(self string) (command string, args []string) {
+	path := filepath.ToSlash(self)
+	switch {
+	case strings.Contains(path, "/_npx/"):
+		return "npx", []string{"-y", "unitask", "mcp"}
+	case strings.Contains(path, "/uv/archive-v"):
+		return "uvx", []string{"unitask", "mcp"}
+	}
+	return self, []string{"mcp"}
 }
 
 // host is the system for which a server's environment is made.
@@ -91,7 +147,8 @@ type host struct {
 var variables = []struct {
 	name string
 	path bool
-}{{"UNITASK_HOME", true}, {"UNITASK_QEMU", true}, {"UNITASK_PARTS_URL", false}, {"UNITASK_DEBIAN_MIRROR", false},
+}{{"UNITASK_HOME", true}, {"UNITASK_QEMU", true}, {userdir.ShareVariable, true},
+	{"UNITASK_PARTS_URL", false}, {"UNITASK_DEBIAN_MIRROR", false},
 	{"UNITASK_OFFLINE", false}}
 
 // looked are the programs that a server searches for in PATH.
@@ -105,8 +162,8 @@ func desktopPath(goos string) []string {
 	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 }
 
-// desktopEnv returns the part of this environment that a server started from a desktop lacks.
-func (h host) desktopEnv() map[string]string {
+// desktopEnv returns the part of this environment that a server started from a desktop by command lacks.
+func (h host) desktopEnv(command string) map[string]string {
 	env := map[string]string{}
 	for _, v := range variables {
 		value := h.getenv(v.name)
@@ -121,7 +178,11 @@ func (h host) desktopEnv() map[string]string {
 	}
 	there := desktopPath(h.goos)
 	var more []string
-	for _, program := range looked {
+	programs := slices.Clone(looked)
+	if !filepath.IsAbs(command) {
+		programs = append(programs, command)
+	}
+	for _, program := range programs {
 		path, err := h.look(program)
 		if dir := filepath.Dir(path); err == nil && filepath.IsAbs(dir) && !slices.Contains(there, dir) &&
 			!slices.Contains(more, dir) {

@@ -51,10 +51,33 @@ func TestDesktopEnv(t *testing.T) {
 				}
 				return "", fmt.Errorf("no %s", program)
 			}, c.goos}
-			if got := h.desktopEnv(); !maps.Equal(got, c.want) {
+			if got := h.desktopEnv("/opt/unitask/unitask"); !maps.Equal(got, c.want) {
 				t.Errorf("%v, not %v", got, c.want)
 			}
 		})
+	}
+}
+
+// A program in a cache of npx or uvx is started by that command, whose folder a desktop's PATH may lack.
+func TestRunner(t *testing.T) {
+	for self, want := range map[string]string{
+		"/home/me/.npm/_npx/0a1b/node_modules/@unitask/linux-x64/unitask": "npx -y unitask mcp",
+		"/home/me/.cache/uv/archive-v0/x1/bin/unitask":                    "uvx unitask mcp",
+		"/usr/bin/unitask": "/usr/bin/unitask mcp",
+	} {
+		command, args := runner(self)
+		if got := strings.Join(append([]string{command}, args...), " "); got != want {
+			t.Errorf("%s: %s, not %s", self, got, want)
+		}
+	}
+	h := host{func(string) string { return "" }, func(program string) (string, error) {
+		if program == "npx" {
+			return "/home/me/.nvm/bin/npx", nil
+		}
+		return "", fmt.Errorf("no %s", program)
+	}, "linux"}
+	if got := h.desktopEnv("npx")["PATH"]; !strings.HasPrefix(got, "/home/me/.nvm/bin:") {
+		t.Errorf("PATH is %q", got)
 	}
 }
 

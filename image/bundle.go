@@ -52,8 +52,11 @@ func (ps Parts) WriteBundle(arch Arch, to string) error {
 		parts = append(parts, p)
 	}
 	for _, of := range ps.each() {
-		guest, err := of.Parts().guestDigest(arch)
-		if i := slices.Index(names, of.Parts().guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
+		i := slices.Index(names, of.Parts().guestPart())
+		if i < 0 { // an image that is not in the bundle
+			continue
+		}
+		if guest, err := of.Parts().guestDigest(arch); err != nil || parts[i].Digest != guest {
 			return errors.Join(
 				fmt.Errorf(
 					"write bundle: the guest's programs are not those of this unitask: "+
@@ -260,6 +263,15 @@ func (ps Parts) bundleAddress(arch Arch) (string, error) {
 		return "", err
 	}
 	return b.URL + "#" + b.Digest, nil
+}
+
+// installedBundle returns the path of the bundle that was installed with the program, or "". PartsURL hides it.
+func (ps Parts) installedBundle(arch Arch) string {
+	file := filepath.Join(ps.images.Installed, "parts_"+string(arch)+bundleSuffix)
+	if ps.images.Installed == "" || ps.images.PartsURL != "" || !exists(file) {
+		return ""
+	}
+	return file
 }
 
 // vendorBundle fetches the bundle for a host that can't use packages.

@@ -69,6 +69,30 @@ func TestBundle(t *testing.T) {
 	}
 }
 
+// The bundle that was installed with the program comes before any other source. An image that the store lacks, and whose
+// programs can't be compiled, keeps nobody from writing one.
+func TestBundleInstalled(t *testing.T) {
+	s := fakeStore(t)
+	s.payloads = append(s.payloads, Payload{Name: "other", Parts: []string{"other"}, Program: "/usr/bin/other" + version})
+	share := t.TempDir()
+	must(t, s.Parts().WriteBundle(HostArch(), filepath.Join(share, "parts_"+string(HostArch())+bundleSuffix)))
+	s = fakeStore(t)
+	s.Installed, s.Offline = share, "test"
+	must(t, os.RemoveAll(s.vendorDir(HostArch())))
+	// Its parts are not those of the lock, so the rest would be fetched.
+	if err := s.Parts().Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) {
+		t.Error(err)
+	}
+	if _, err := s.Parts().Get(HostArch(), "node"); err != nil {
+		t.Error(err)
+	}
+	must(t, os.RemoveAll(s.vendorDir(HostArch())))
+	must(t, os.WriteFile(filepath.Join(share, "parts_"+string(HostArch())+bundleSuffix), []byte("half"), 0o600))
+	if err := s.Parts().Vendor(t.Context(), HostArch()); err == nil || !strings.Contains(err.Error(), share) {
+		t.Errorf("of half a bundle: %v", err)
+	}
+}
+
 // A link among a package's headers, as in numpy, is not in a bundle: the receiver refuses links that the host would
 // follow.
 func TestBundleOfHeaders(t *testing.T) {

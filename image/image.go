@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/userdir"
 )
 
 // Kernel names a guest kernel.
@@ -174,6 +175,8 @@ type Store struct {
 	// address in which ARCH stands for the architecture, followed by the digest, #sha256-HEX. If it is "", a host
 	// without apt uses the release's own bundle.
 	PartsURL string
+	// Installed is the folder of files that were installed with the program. It may have a bundle, parts_ARCH.tar.zst.
+	Installed string
 
 	// Transfer, if not nil, receives four times a second the downloaded bytes and the total. The last line of log names
 	// the download.
@@ -204,7 +207,7 @@ func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w (UNITASK_HOME names another folder)", err)
 	}
-	return &Store{home: home, payloads: payloads, payload: payloads[0], log: log}, nil
+	return &Store{home: home, payloads: payloads, payload: payloads[0], log: log, Installed: userdir.Share()}, nil
 }
 
 // Of returns the same store for images of the payload with that name.

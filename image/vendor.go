@@ -35,8 +35,23 @@ func (ps Parts) lockVendor(ctx context.Context, arch Arch) (unlock func(), err e
 	return unlock, nil
 }
 
+// lacking returns the locked parts of an architecture, and those of its images that the store lacks. Parts of other
+// images, and those that VendorNanos fetches, don't count.
+func (ps Parts) lacking(arch Arch) (locked, missing []LockedPart, err error) {
+	if locked, err = Lock(arch); err != nil {
+		return nil, nil, err
+	}
+	wanted := ps.images.partsOf(Linux, arch)
+	for _, p := range locked {
+		if have, err := ps.Get(arch, p.Name); slices.Contains(wanted, p.Name) && (err != nil || !have.fits(p)) {
+			missing = append(missing, p)
+		}
+	}
+	return locked, missing, nil
+}
+
 // Vendor fetches every locked part of its images that the store lacks, checks it, and compiles the guest's own
-// programs.
+// programs. It takes the bundle that was installed with the program first.
 // Only Vendor, which Obtain calls, and VendorNanos use the network in this package.
 func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 	unlock, err := ps.lockVendor(ctx, arch)
@@ -44,28 +59,26 @@ func (ps Parts) Vendor(ctx context.Context, arch Arch) error {
 		return err
 	}
 	defer unlock()
-	locked, err := Lock(arch)
+	locked, missing, err := ps.lacking(arch)
+	if file := ps.installedBundle(arch); err == nil && len(missing) > 0 && file != "" {
+		if _, err := ps.takeBundle(arch, file); err != nil {
+			return fmt.Errorf("vendor %s: %w", arch, err)
+		}
+		locked, missing, err = ps.lacking(arch)
+	}
 	if err != nil {
 		return err
 	}
-	wanted := ps.images.partsOf(Linux, arch)
-	var missing []LockedPart
 	var names []string
 	var total, done int64
-	for _, p := range locked {
-		if !slices.Contains(wanted, p.Name) {
-			continue // for other images, or fetched by name only: VendorNanos
-		}
-		if have, err := ps.Get(arch, p.Name); err == nil && have.fits(p) {
-			continue
-		}
-		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size
+	for _, p := range missing {
+		names, total = append(names, p.Name), total+p.Size
 	}
 	if len(missing) > 0 && ps.wantsBundle(arch) {
 		if err := ps.vendorBundle(ctx, arch); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
-		for _, name := range wanted {
+		for _, name := range ps.images.partsOf(Linux, arch) {
 			if _, err := ps.Get(arch, name); err != nil {
 				return fmt.Errorf(
 					"the bundle for %s has no %s, which the %s image needs: "+

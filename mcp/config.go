@@ -1,75 +1,27 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
+	"reflect"
 	"strings"
 
 	"github.com/BurntSushi/toml"
 	"github.com/tailscale/hujson"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/regular"
 )
 
-// client describes where an MCP client stores its servers.
-type client struct {
-	// file is the configuration's path: in the home, in the project, or by system.
-	file func(home, project string) string
-	// key is the member that contains the servers; entry is the form of a server.
-	key   string
-	entry func(command string, args []string) map[string]any
-	toml  bool
-}
-
-func plainEntry(command string, args []string) map[string]any {
-	return map[string]any{"command": command, "args": args}
-}
-
-func typedEntry(command string, args []string) map[string]any {
-	return map[string]any{"type": "stdio", "command": command, "args": args}
-}
-
-func homeFile(parts ...string) func(string, string) string {
-	return func(home, _ string) string { return filepath.Join(append([]string{home}, parts...)...) }
-}
-
-// appFile is a file below the folder that desktop programs keep their configuration in.
-func appFile(parts ...string) func(string, string) string {
-	folder := []string{".config"}
-	if runtime.GOOS == "darwin" {
-		folder = []string{"Library", "Application Support"}
-	}
-	return homeFile(append(folder, parts...)...)
-}
-
-var clients = map[string]client{
-	"claude-code": {func(_, project string) string { return filepath.Join(project, ".mcp.json") }, "mcpServers",
-		typedEntry, false},
-	"claude-desktop": {appFile("Claude", "claude_desktop_config.json"), "mcpServers", plainEntry, false},
-	"cline": {appFile("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", "cline_mcp_settings.json"),
-		"mcpServers", plainEntry, false},
-	"cursor": {homeFile(".cursor", "mcp.json"), "mcpServers", plainEntry, false},
-	"vscode-copilot": {func(_, project string) string { return filepath.Join(project, ".vscode", "mcp.json") }, "servers",
-		typedEntry, false},
-	"gemini-cli": {homeFile(".gemini", "settings.json"), "mcpServers", plainEntry, false},
-	"codex":      {homeFile(".codex", "config.toml"), "mcp_servers", plainEntry, true},
-	"windsurf":   {homeFile(".codeium", "windsurf", "mcp_config.json"), "mcpServers", plainEntry, false},
-	"zed":        {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
-}
-
-// Clients returns the names that ClientConfig accepts.
-func Clients() []string { return slices.Sorted(maps.Keys(clients)) }
-
 // Config is a client's configuration for unitask.
 type Config struct {
+	Client  string // its name, without an alias
 	File    string // its path
 	Snippet string // its text, as a separate file
 	project string // the project that it belongs to, with files of a repository; "" for the home's
@@ -80,23 +32,27 @@ type Config struct {
 // serverName is unitask's name in clients' configuration.
 const serverName = "unitask"
 
-// ClientConfig returns the configuration of a client that starts command with args, and with env in addition to
-// its own environment.
+// ClientConfig returns the configuration of a client, by its name or an alias. The client starts command with args, and
+// with env in addition to its own environment.
 func ClientConfig(name, home, project, command string, args []string, env map[string]string) (*Config, error) {
+	if as, ok := aliases[name]; ok {
+		name = as
+	}
 	c, ok := clients[name]
 	if !ok {
 		return nil, fmt.Errorf("client %q: use %s", name, strings.Join(Clients(), ", "))
 	}
-	entry := c.entry(command, args)
-	if len(env) > 0 {
-		entry["env"] = env
-	}
-	cfg := &Config{File: c.file(home, project), client: c, entry: entry}
+	cfg := &Config{Client: name, File: c.file(home, project), client: c, entry: c.entry(command, args, env)}
 	if c.file(home, "") != cfg.File {
 		cfg.project = project
 	}
 	whole := map[string]any{c.key: map[string]any{serverName: cfg.entry}}
-	if c.toml {
+	switch c.format {
+	case inYAML:
+		text, err := yaml.Marshal(whole)
+		cfg.Snippet = string(text)
+		return cfg, err
+	case inTOML:
 		var b strings.Builder
 		enc := toml.NewEncoder(&b)
 		enc.Indent = ""
@@ -176,8 +132,11 @@ func (c *Config) merge(old []byte) ([]byte, error) {
 	if strings.TrimSpace(string(old)) == "" {
 		return []byte(c.Snippet), nil
 	}
-	if c.client.toml {
+	switch c.client.format {
+	case inTOML:
 		return c.mergeTOML(old)
+	case inYAML:
+		return c.mergeYAML(old)
 	}
 	doc, err := hujson.Parse(old)
 	if err != nil {
@@ -259,4 +218,63 @@ func (c *Config) mergeTOML(old []byte) ([]byte, error) {
 		return nil, fmt.Errorf("it has %s in a form that can't be replaced: put this there:\n%s", serverName, c.Snippet)
 	}
 	return []byte(text), nil
+}
+
+// mergeYAML replaces our entry, or adds it. Comments stay; the file's indentation becomes two spaces.
+func (c *Config) mergeYAML(old []byte) ([]byte, error) {
+	var doc, add yaml.Node
+	if err := yaml.Unmarshal(old, &doc); err != nil {
+		return nil, err
+	}
+	if err := yaml.Unmarshal([]byte(c.Snippet), &add); err != nil {
+		return nil, err
+	}
+	if doc.Kind == 0 { // comments only
+		return append(old, c.Snippet...), nil
+	}
+	top, ours := doc.Content[0], add.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return nil, errors.New("it is no mapping")
+	}
+	servers := member(top, c.client.key)
+	if servers == nil {
+		top.Content = append(top.Content, ours.Content...)
+		return writeYAML(&doc)
+	}
+	entry := member(ours.Content[1], serverName)
+	now := member(servers, serverName)
+	switch {
+	case servers.Kind != yaml.MappingNode:
+		return nil, fmt.Errorf("its %s is no mapping", c.client.key)
+	case now == nil:
+		servers.Content = append(servers.Content, ours.Content[1].Content...)
+	case sameYAML(now, entry):
+		return old, nil
+	default:
+		now.Kind, now.Tag, now.Value, now.Alias, now.Content = entry.Kind, entry.Tag, entry.Value, nil, entry.Content
+	}
+	return writeYAML(&doc)
+}
+
+// member returns the value of a mapping's key, or nil.
+func member(mapping *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return mapping.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func sameYAML(a, b *yaml.Node) bool {
+	var x, y any
+	return a.Decode(&x) == nil && b.Decode(&y) == nil && reflect.DeepEqual(x, y)
+}
+
+func writeYAML(doc *yaml.Node) ([]byte, error) {
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	err := e.Encode(doc)
+	return b.Bytes(), errors.Join(err, e.Close())
 }

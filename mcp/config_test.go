@@ -13,6 +13,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/tailscale/hujson"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testdir"
@@ -42,19 +43,40 @@ func read(t *testing.T, file string) (entry map[string]any, servers int) {
 	var all map[string]any
 	if strings.HasSuffix(file, ".toml") {
 		err = toml.Unmarshal(text, &all)
+	} else if strings.HasSuffix(file, ".yaml") {
+		err = yaml.Unmarshal(text, &all)
 	} else if text, err = hujson.Standardize(text); err == nil {
 		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", file, err, text)
 	}
-	for _, key := range []string{"mcpServers", "servers", "mcp_servers", "context_servers"} {
+	for _, key := range []string{"mcpServers", "servers", "mcp_servers", "context_servers", "mcp", "extensions"} {
 		if m, ok := all[key].(map[string]any); ok {
 			entry, _ = m["unitask"].(map[string]any)
 			return entry, len(m)
 		}
 	}
 	return nil, 0
+}
+
+// started returns the command line and the environment of a client's entry.
+func started(entry map[string]any) (command []any, env any) {
+	for _, key := range []string{"env", "environment", "envs"} {
+		if entry[key] != nil {
+			env = entry[key]
+		}
+	}
+	if line, ok := entry["command"].([]any); ok {
+		return line, env
+	}
+	for _, key := range []string{"command", "cmd"} {
+		if entry[key] != nil {
+			args, _ := entry["args"].([]any)
+			return append([]any{entry[key]}, args...), env
+		}
+	}
+	return nil, env
 }
 
 func TestClientConfig(t *testing.T) {
@@ -65,8 +87,9 @@ func TestClientConfig(t *testing.T) {
 			check := func(servers int) {
 				t.Helper()
 				entry, n := read(t, cfg.File)
-				if n != servers || entry["command"] != "/usr/local/bin/unitask" || len(entry["args"].([]any)) != 3 ||
-					fmt.Sprint(entry["env"]) != "map[PATH:/a:/b UNITASK_HOME:/h o/unitask]" {
+				command, env := started(entry)
+				if n != servers || fmt.Sprint(command) != "[/usr/local/bin/unitask mcp --policy /x y/.unitask.toml]" ||
+					fmt.Sprint(env) != "map[PATH:/a:/b UNITASK_HOME:/h o/unitask]" {
 					t.Errorf("%v, %d servers", entry, n)
 				}
 			}
@@ -90,6 +113,9 @@ func TestClientConfig(t *testing.T) {
 			if strings.HasSuffix(cfg.File, ".toml") {
 				old = "# mine\nmodel = \"x\"\n[mcp_servers.theirs]\ncommand = \"x\"\n[mcp_servers.unitask]\ncommand = \"old\"\n" +
 					"args = []\n[mcp_servers.unitask.env]\nA = \"b\"\n[other]\nx = 1 # one\n"
+			}
+			if strings.HasSuffix(cfg.File, ".yaml") {
+				old = "# mine\nother: 1\nextensions:\n    theirs: {cmd: x}\n    unitask:\n        cmd: old\n        args: []\n"
 			}
 			if err := errors.Join(os.WriteFile(cfg.File, []byte(old), 0o600), os.Chmod(cfg.File, 0o600)); err != nil {
 				t.Fatal(err)
@@ -116,14 +142,6 @@ func TestClientConfig(t *testing.T) {
 				t.Errorf("%s", text)
 			}
 		})
-	}
-	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil, nil); err == nil ||
-		!strings.Contains(err.Error(), "claude-code, claude-desktop, cline, codex, cursor") {
-		t.Error(err)
-	}
-	if cfg, err := mcp.ClientConfig("cursor", "/h", "/p", "x", []string{"mcp"}, nil); err != nil ||
-		strings.Contains(cfg.Snippet, "env") {
-		t.Errorf("%+v %v", cfg, err)
 	}
 	t.Run("a link stays one", func(t *testing.T) {
 		keepConfigLink(t)
@@ -156,9 +174,38 @@ func keepConfigLink(t *testing.T) {
 	}
 }
 
+func TestClientNames(t *testing.T) {
+	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "claude-code, claude-desktop, cline, codex, cursor") {
+		t.Error(err)
+	}
+	if cfg, err := mcp.ClientConfig("cursor", "/h", "/p", "x", []string{"mcp"}, nil); err != nil ||
+		strings.Contains(cfg.Snippet, "env") {
+		t.Errorf("%+v %v", cfg, err)
+	}
+	if cfg, err := mcp.ClientConfig("vscode-copilot", "/h", "/p", "x", nil, nil); err != nil || cfg.Client != "vscode" {
+		t.Errorf("an alias: %+v %v", cfg, err)
+	}
+	t.Run("installed", func(t *testing.T) {
+		home := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(home, ".cursor"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		got := mcp.InstalledClients(home, func(program string) (string, error) {
+			if program == "goose" {
+				return "/bin/goose", nil
+			}
+			return "", errors.New("no")
+		})
+		if fmt.Sprint(got) != "[cursor goose]" {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
 func key(text []byte) string {
-	for _, k := range []string{"mcpServers", "context_servers", "servers"} {
-		if strings.Contains(string(text), `"`+k+`"`) {
+	for _, k := range []string{"mcpServers", "context_servers", "servers", "mcp"} {
+		if strings.Contains(string(text), `"`+k+`": {`) {
 			return k
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/vmm/jail"
 )
 
@@ -78,8 +79,8 @@ var prefixes = []string{"/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin"}
 // kvmProgram is the only QEMU on RHEL and similar systems, for the host's architecture.
 const kvmProgram = "/usr/libexec/qemu-kvm"
 
-// locate returns the path of an architecture's QEMU: the one that Variable names, on PATH, in one of the prefixes, or
-// RHEL's.
+// locate returns the path of an architecture's QEMU: the one that Variable names, on PATH, in one of the prefixes,
+// RHEL's, or one that was installed with this program.
 func locate(arch Arch) (string, error) {
 	name := programs[arch]
 	if named := os.Getenv(Variable); named != "" {
@@ -107,6 +108,11 @@ func locate(arch Arch) (string, error) {
 	}
 	if path, err := exec.LookPath(kvmProgram); err == nil && string(arch) == runtime.GOARCH {
 		return path, nil
+	}
+	if dir := userdir.Share(); dir != "" {
+		if path, err := exec.LookPath(filepath.Join(dir, "qemu", "bin", name)); err == nil {
+			return path, nil
+		}
 	}
 	return "", fmt.Errorf("%w: no %s on PATH (%s may name another folder): %s", ErrNoQEMU, name, Variable,
 		installHint(arch))

@@ -1,19 +1,18 @@
 // Command dist builds the files of a release. For each system it builds an archive of the program with completions and
-// manual pages. It also builds a bundle (.mcpb) for MCP clients, and a bill of materials (CycloneDX). Then it writes
-// server.json for the MCP registry, and SHA256SUMS. The same commit and Go release give the same bytes. With -parts it
-// first builds a bundle of the guest's parts for each architecture. image/bundles.lock puts their digests into the
-// programs.
+// manual pages, a bundle (.mcpb) for MCP clients, and a bill of materials (CycloneDX). It also builds packages: a wheel
+// for PyPI, packages for npm, a deb and an rpm. Then it writes server.json for the MCP registry, and SHA256SUMS. The
+// same commit and Go release give the same bytes. With -parts it first builds a bundle of the guest's parts for each
+// architecture, and packages of it. image/bundles.lock puts their digests into the programs. Those for npm and PyPI
+// hold a QEMU, too, with -qemu.
 //
-//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts]
+//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR]
+//	go run ./hack/dist -version 1.2.3 -install /usr/local
 //
 // Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and server.json 2025-12-11
 // (github.com/modelcontextprotocol/registry).
 package main
 
 import (
-	"archive/tar"
-	"archive/zip"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -42,13 +41,20 @@ func main() {
 	only := flag.String("only", "", "only this system: linux/amd64, say")
 	withParts := flag.Bool("parts", false,
 		"the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
+	qemu := flag.String("qemu", "",
+		"folder with a QEMU for each architecture, as hack/qemu builds it: for the packages of parts")
+	prefix := flag.String("install", "", "install this system's program below this folder instead: /usr/local")
 	flag.Parse()
 	err := error(nil)
-	if *withParts {
+	if *prefix == "" && *withParts {
 		err = parts(*version, *out, *only)
 	}
-	if err == nil {
-		err = dist(*version, *out, *only)
+	switch {
+	case err != nil:
+	case *prefix != "":
+		err = install(*version, os.Getenv("DESTDIR"), *prefix)
+	default:
+		err = dist(*version, *out, *only, *qemu)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
@@ -75,7 +81,7 @@ func parts(version, out, only string) error {
 			continue
 		}
 		done[s.arch] = true
-		name := fmt.Sprintf("unitask_%s_parts_%s.tar.zst", version, s.arch)
+		name := partsFile(version, s.arch)
 		cmd := exec.Command("go", "run", "./cli/unitask", "image", "vendor", "--arch", s.arch, "--to",
 			filepath.Join(out, name))
 		cmd.Stderr = os.Stderr
@@ -93,6 +99,11 @@ func parts(version, out, only string) error {
 	return os.WriteFile(bundlesLock, []byte(lock), 0o644)
 }
 
+// partsFile is the name of a release's bundle of parts.
+func partsFile(version, arch string) string {
+	return fmt.Sprintf("unitask_%s_parts_%s.tar.zst", version, arch)
+}
+
 func check(version string) error {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.]+)?$`).MatchString(version) {
 		return fmt.Errorf("version %q: use 1.2.3", version)
@@ -100,59 +111,111 @@ func check(version string) error {
 	return nil
 }
 
-func dist(version, out, only string) error {
+// made is what a release's index files name.
+type made struct {
+	packages  []any    // of the MCP registry's entry
+	platforms []string // npm packages with the program
+}
+
+func dist(version, out, only, qemu string) error {
 	if err := check(version); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	var packages []any
+	var all made
 	for _, s := range systems {
 		if only != "" && only != s.os+"/"+s.arch {
 			continue
 		}
-		name := fmt.Sprintf("unitask_%s_%s_%s", version, s.os, s.arch)
-		program := filepath.Join(out, name, "unitask")
-		cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cli/unitask")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+s.os, "GOARCH="+s.arch)
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, text)
+		if err := all.system(version, s.os, s.arch, out, qemu); err != nil {
+			return fmt.Errorf("%s/%s: %w", s.os, s.arch, err)
 		}
-		files, err := extras(version, filepath.Dir(program))
-		if err != nil {
-			return err
-		}
-		if err := archive(filepath.Join(out, name+".tar.gz"),
-			append([]string{program, "LICENSE", "README.md"}, files...)...); err != nil {
-			return err
-		}
-		parts, err := bom(program, version)
-		if err == nil {
-			err = writeJSON(filepath.Join(out, name+".cdx.json"), parts)
-		}
-		if err != nil {
-			return err
-		}
-		bundle := filepath.Join(out, name+".mcpb")
-		if err := pack(bundle, manifest(version, s.os), program); err != nil {
-			return err
-		}
-		sum, err := digest(bundle)
-		if err != nil {
-			return err
-		}
-		packages = append(packages, map[string]any{"registryType": "mcpb",
-			"identifier": repository + "/releases/download/v" + version + "/" + filepath.Base(bundle),
-			"fileSha256": sum, "transport": map[string]string{"type": "stdio"}})
-		fmt.Println(bundle, sum)
 	}
-	err := writeJSON(filepath.Join(out, "server.json"), map[string]any{
+	if err := npmClient(version, out, all.platforms); err != nil {
+		return err
+	}
+	python, err := pythonVersion(version)
+	if err != nil {
+		return err
+	}
+	err = writeJSON(filepath.Join(out, "server.json"), map[string]any{
 		"$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
-		"name":    "io.github.unitask/unitask", "title": "unitask", "description": description, "version": version,
-		"repository": map[string]string{"url": repository, "source": "github"}, "packages": packages,
+		"name":    registryName, "title": "unitask", "description": description, "version": version,
+		"repository": map[string]string{"url": repository, "source": "github"},
+		"packages":   append(all.packages, registryPackage("npm", version, "npx"), registryPackage("pypi", python, "uvx")),
 	})
 	return errors.Join(err, sums(out))
+}
+
+// registryName is the server's name in the MCP registry. The registry looks for it in the packages.
+const registryName = "io.github.unitask/unitask"
+
+// registryPackage returns a package of npm or PyPI as server.json has it.
+func registryPackage(registry, version, runner string) map[string]any {
+	return map[string]any{"registryType": registry, "identifier": "unitask", "version": version, "runtimeHint": runner,
+		"packageArguments": []any{map[string]string{"type": "positional", "value": "mcp"}},
+		"transport":        map[string]string{"type": "stdio"}}
+}
+
+// build builds the program of a system, which says that it is of this version.
+func build(program, version, system, arch string) error {
+	flags := "-ldflags=-s -w -X github.com/unitask/unitask/cli.released=v" + version
+	cmd := exec.Command("go", "build", "-trimpath", flags, "-o", program, "./cli/unitask")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+system, "GOARCH="+arch)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return nil
+}
+
+// system builds the files of one system.
+func (all *made) system(version, system, arch, out, qemu string) error {
+	name := fmt.Sprintf("unitask_%s_%s_%s", version, system, arch)
+	program := filepath.Join(out, name, "unitask")
+	if err := build(program, version, system, arch); err != nil {
+		return err
+	}
+	files, err := extras(version, filepath.Dir(program))
+	if err != nil {
+		return err
+	}
+	if err := archive(filepath.Join(out, name+".tar.gz"),
+		append([]string{program, "LICENSE", "README.md"}, files...)...); err != nil {
+		return err
+	}
+	bill, err := bom(program, version)
+	if err == nil {
+		err = writeJSON(filepath.Join(out, name+".cdx.json"), bill)
+	}
+	if err != nil {
+		return err
+	}
+	bundle := filepath.Join(out, name+".mcpb")
+	if err := pack(bundle, manifest(version, system), program); err != nil {
+		return err
+	}
+	sum, err := digest(bundle)
+	if err != nil {
+		return err
+	}
+	all.packages = append(all.packages, map[string]any{"registryType": "mcpb",
+		"identifier": repository + "/releases/download/v" + version + "/" + filepath.Base(bundle),
+		"fileSha256": sum, "transport": map[string]string{"type": "stdio"}})
+	fmt.Println(bundle, sum)
+	if _, err := wheel(version, system+"/"+arch, program, out); err != nil {
+		return err
+	}
+	npm, err := npmPlatform(version, system+"/"+arch, program, out)
+	if err != nil {
+		return err
+	}
+	all.platforms = append(all.platforms, npm)
+	if system != "linux" {
+		return nil
+	}
+	return errors.Join(linuxPackages(version, arch, program, out), partsPackages(version, arch, out, qemu))
 }
 
 // manifest returns a bundle's manifest.
@@ -182,66 +245,29 @@ func manifest(version, system string) map[string]any {
 var whenBuilt = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // pack writes a bundle.
-func pack(name string, manifest map[string]any, program string) (err error) {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	z := zip.NewWriter(f)
+func pack(name string, manifest map[string]any, program string) error {
 	text, err := json.MarshalIndent(manifest, "", "  ")
 	if err != nil {
 		return err
 	}
-	w, err := z.CreateHeader(&zip.FileHeader{Name: "manifest.json", Method: zip.Deflate, Modified: whenBuilt})
-	if err != nil {
-		return err
-	}
-	if _, err := w.Write(append(text, '\n')); err != nil {
-		return err
-	}
-	h := &zip.FileHeader{Name: "server/unitask", Method: zip.Deflate, Modified: whenBuilt}
-	h.SetMode(0o755)
-	if w, err = z.CreateHeader(h); err != nil {
-		return err
-	}
-	if err := copyFrom(w, program); err != nil {
-		return err
-	}
-	return z.Close()
+	return zipped(name, []packed{{name: "manifest.json", text: append(text, '\n')},
+		{name: "server/unitask", from: program, mode: 0o755}})
 }
 
 // archive writes files, the first of them executable, into a .tar.gz.
-func archive(name string, files ...string) (err error) {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	zip := gzip.NewWriter(f)
-	t := tar.NewWriter(zip)
+func archive(name string, files ...string) error {
+	var list []packed
 	for i, file := range files {
-		st, err := os.Stat(file)
-		if err != nil {
-			return err
-		}
-		mode := int64(0o644)
+		p := packed{name: "unitask/" + filepath.Base(file), from: file}
 		if i == 0 {
-			mode = 0o755
+			p.mode = 0o755
 		}
-		inside := filepath.Base(file)
 		if rel, err := filepath.Rel(filepath.Dir(files[0]), file); err == nil && filepath.IsLocal(rel) { // beside the program
-			inside = filepath.ToSlash(rel)
+			p.name = "unitask/" + filepath.ToSlash(rel)
 		}
-		if err := t.WriteHeader(&tar.Header{Name: "unitask/" + inside, Mode: mode, Size: st.Size(),
-			ModTime: whenBuilt}); err != nil {
-			return err
-		}
-		if err := copyFrom(t, file); err != nil {
-			return err
-		}
+		list = append(list, p)
 	}
-	return errors.Join(t.Close(), zip.Close())
+	return tarball(name, list)
 }
 
 func copyFrom(w io.Writer, name string) error {

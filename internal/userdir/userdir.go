@@ -1,10 +1,12 @@
-// Package userdir returns the folders of this process: its user's home, and the working folder.
+// Package userdir returns the folders of this process: its user's home, the working folder, and what came with its
+// program.
 package userdir
 
 import (
 	"fmt"
 	"os"
 	"os/user"
+	"path/filepath"
 )
 
 // Home returns $HOME, or without it (a service, a cron job) the user's home in the host's user table. It may be
@@ -27,4 +29,27 @@ func Working() (string, error) {
 		return "", fmt.Errorf("find the working folder: %w: change to one that exists", err)
 	}
 	return dir, nil
+}
+
+// ShareVariable names the environment variable with the folder of files that were installed with the program.
+const ShareVariable = "UNITASK_SHARE"
+
+// Share returns the folder of files that were installed with the program: $UNITASK_SHARE, else share/unitask beside
+// the program's folder (/usr/share/unitask for /usr/bin/unitask). It is "" if there is none.
+func Share() string {
+	dir := os.Getenv(ShareVariable)
+	if dir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return ""
+		}
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		dir = filepath.Join(filepath.Dir(filepath.Dir(self)), "share", "unitask")
+	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return ""
+	}
+	return dir
 }

@@ -1,4 +1,5 @@
 import { ServerError } from "./errors.js";
+import { packaged } from "./program.js";
 
 /** Milliseconds for the start of a server. */
 const startTime = 60_000;
@@ -16,12 +17,13 @@ export function localServer(): Promise<string> {
 
 /** Starts a server. It calls ended when it could not, and when the server has ended. */
 async function start(ended: () => void): Promise<string> {
-  const env = globalThis.process?.env;
-  if (!env) throw new ServerError("name the server's url: no server can be started here");
+  if (!globalThis.process?.env) throw new ServerError("name the server's url: no server can be started here");
   const { spawn } = await import("node:child_process");
-  const program = env["UNITASK_BIN"] || "unitask";
+  const found = await packaged();
+  const program = found.env["UNITASK_BIN"] || found.program || "unitask";
   const child = spawn(program, ["serve", "--listen", "127.0.0.1:0", "--until-eof", "--drain", "1s"], {
     stdio: ["pipe", "ignore", "pipe"], // it ends with its input, however this process ends
+    env: found.env,
     detached: true, // Ctrl-C is for the code that uses it
   });
   const { stdin, stderr } = child;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import importlib.metadata
 import os
 import re
 import shutil
@@ -21,8 +22,8 @@ class LocalServer:
     """A ``unitask serve`` of this process, on a loopback address. It ends with this process, however that ends."""
 
     def __init__(self, program: str | None = None, *arguments: str) -> None:
-        """Starts the program: ``program``, $UNITASK_BIN, or unitask in $PATH. ServerError: it did not start."""
-        program = program or os.environ.get("UNITASK_BIN") or shutil.which("unitask")
+        """Starts ``program``, else $UNITASK_BIN, else the wheel's, else unitask of $PATH. ServerError: it did not."""
+        program = program or os.environ.get("UNITASK_BIN") or _packaged() or shutil.which("unitask")
         if not program:
             raise ServerError(
                 "there is no program unitask in $PATH: install it, set UNITASK_BIN to it, or UNITASK_URL to a server"
@@ -96,6 +97,16 @@ class LocalServer:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
+
+
+def _packaged() -> str | None:
+    """Returns the program that this package's wheel has installed."""
+    try:
+        files = importlib.metadata.files("unitask") or []
+    except importlib.metadata.PackageNotFoundError:  # its sources, without a package
+        return None
+    found = [str(file.locate()) for file in files if file.name == "unitask" and file.parent.name == "bin"]
+    return found[0] if found and os.access(found[0], os.X_OK) else None
 
 
 _all: weakref.WeakSet[LocalServer] = weakref.WeakSet()
