@@ -44,7 +44,7 @@ type Facts struct {
 // Of returns the hints for these facts: hints about the code first, then hints about its connections.
 func Of(f Facts) (list []run.Hint) {
 	if f.Failed {
-		for _, hint := range []func(Facts) *run.Hint{missingModule, missingFile, otherLanguage} {
+		for _, hint := range []func(Facts) *run.Hint{missingTools, missingModule, missingFile, otherLanguage} {
 			if h := hint(f); h != nil {
 				list = append(list, *h)
 				break
@@ -122,6 +122,22 @@ func otherLanguage(f Facts) *run.Hint {
 	h := &run.Hint{Kind: run.HintLanguage, Subject: is, Text: fmt.Sprintf(
 		"the code looks like %s, but ran as %s: --lang %s runs it as %[1]s", languageNames[is], languageNames[ran], is)}
 	h.Ask("language")
+	return h
+}
+
+// noTools is what an interpreter prints about the module of tools in a run without them, at an error's line.
+var noTools = regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named 'unitask_tools'|` +
+	`^Error \[ERR_UNSUPPORTED_ESM_URL_SCHEME\]: .*'unitask:'|unitask-tool: (command )?not found`)
+
+// missingTools returns a hint that the run has no tools, nil if its code does not want them. No package is named: anybody
+// could publish one of that name.
+func missingTools(f Facts) *run.Hint {
+	if len(f.Granted.Tools) > 0 || !noTools.MatchString(f.Stderr) {
+		return nil
+	}
+	h := &run.Hint{Kind: run.HintModule, Subject: "unitask_tools",
+		Text: "this run has no tools: --tools NAME asks for those of a server; `unitask tools ls` lists the servers"}
+	h.Ask("tools")
 	return h
 }
 

@@ -82,6 +82,8 @@ func TestAttackLeftHint(t *testing.T) {
 	}
 }
 
+const noToolsText = "this run has no tools: --tools NAME asks for those of a server; `unitask tools ls` lists the servers"
+
 // A hint about something missing names what provides it.
 func TestMissing(t *testing.T) {
 	const noModule = "ModuleNotFoundError: No module named '%s'"
@@ -94,6 +96,11 @@ func TestMissing(t *testing.T) {
 		{"a package", "python", "import requests", fmt.Sprintf(noModule, "requests"),
 			run.Hint{Kind: run.HintModule, Subject: "requests", Flag: "--with", Field: "packages"},
 			"requests is not in the machine: --with pip:requests installs it, if it is a package"},
+		{"tools", "python", "from unitask_tools import x", fmt.Sprintf(noModule, "unitask_tools"),
+			run.Hint{Kind: run.HintModule, Subject: "unitask_tools", Flag: "--tools", Field: "tools"}, noToolsText},
+		{"tools of JavaScript", "js", `import { x } from "unitask:tools"`, "Error [ERR_UNSUPPORTED_ESM_URL_SCHEME]: Only " +
+			"URLs with a scheme in: file, data, and node are supported. Received protocol 'unitask:'",
+			run.Hint{Kind: run.HintModule, Subject: "unitask_tools", Flag: "--tools", Field: "tools"}, noToolsText},
 		{"a package of another name", "python", "import cv2", fmt.Sprintf(noModule, "cv2"),
 			run.Hint{Kind: run.HintModule, Subject: "cv2", Flag: "--with", Field: "packages"},
 			"cv2 is not in the machine: --with pip:opencv-python-headless installs it, if it is a package"},
