@@ -81,7 +81,7 @@ const newSession = "new"
 func (in runArgs) onlyStep() bool {
 	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" &&
 		in.Filename == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
-		len(in.Secrets) == 0 && in.MemoryMB == 0 && in.MaxProcesses == 0
+		len(in.Secrets) == 0 && len(in.Tools) == 0 && in.MemoryMB == 0 && in.MaxProcesses == 0
 }
 
 // commandArgs are session_command's arguments.

@@ -147,6 +147,8 @@ export interface components {
             secrets?: string[];
             /** @description The longest time limit of a step; what the ceiling allows if not given. */
             timeoutSeconds?: number;
+            /** @description Servers of the ceiling whose tools the code may call. */
+            tools?: string[];
         };
         /**
          * @description exited means by itself; exitCode is then the code's own.
@@ -307,6 +309,8 @@ export interface components {
             stdin?: string;
             /** @default 60 */
             timeoutSeconds?: number;
+            /** @description Servers of the ceiling whose tools the code may call. */
+            tools?: string[];
         };
         RunResult: {
             accelerator?: string;

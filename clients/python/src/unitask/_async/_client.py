@@ -80,6 +80,7 @@ class AsyncClient:
         allow_net_any: bool | None = None,
         allow_http: Sequence[str] | None = None,
         allow_tcp: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
         ask: Sequence[str] | None = None,
         secrets: Sequence[str] | None = None,
         timeout: float | None = None,
@@ -115,6 +116,7 @@ class AsyncClient:
             allow_net_any=allow_net_any,
             allow_http=many(allow_http),
             allow_tcp=many(allow_tcp),
+            tools=many(tools),
             ask=many(ask),
             secrets=many(secrets),
             timeout_seconds=timeout,
@@ -145,7 +147,7 @@ class AsyncClient:
         ...     for event in run.events():
         ...         print(event.kind, event.text)
         """
-        for name in ("allow_net", "allow_http", "allow_tcp", "ask", "args", "packages", "secrets", "dirs"):
+        for name in ("allow_net", "allow_http", "allow_tcp", "tools", "ask", "args", "packages", "secrets", "dirs"):
             options[name] = many(options.get(name))
         options["files"] = files_of(options.get("files"))
         told = body(code=code, language=language, timeout_seconds=options.pop("timeout", None), **options)
@@ -183,6 +185,7 @@ class AsyncClient:
         allow_net_any: bool | None = None,
         allow_http: Sequence[str] | None = None,
         allow_tcp: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
         ask: Sequence[str] | None = None,
         secrets: Sequence[str] | None = None,
         timeout: float | None = None,
@@ -209,6 +212,7 @@ class AsyncClient:
             allow_net_any=allow_net_any,
             allow_http=many(allow_http),
             allow_tcp=many(allow_tcp),
+            tools=many(tools),
             ask=many(ask),
             secrets=many(secrets),
             timeout_seconds=timeout,

@@ -82,6 +82,7 @@ class Client:
         allow_net_any: bool | None = None,
         allow_http: Sequence[str] | None = None,
         allow_tcp: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
         ask: Sequence[str] | None = None,
         secrets: Sequence[str] | None = None,
         timeout: float | None = None,
@@ -117,6 +118,7 @@ class Client:
             allow_net_any=allow_net_any,
             allow_http=many(allow_http),
             allow_tcp=many(allow_tcp),
+            tools=many(tools),
             ask=many(ask),
             secrets=many(secrets),
             timeout_seconds=timeout,
@@ -147,7 +149,7 @@ class Client:
         ...     for event in run.events():
         ...         print(event.kind, event.text)
         """
-        for name in ("allow_net", "allow_http", "allow_tcp", "ask", "args", "packages", "secrets", "dirs"):
+        for name in ("allow_net", "allow_http", "allow_tcp", "tools", "ask", "args", "packages", "secrets", "dirs"):
             options[name] = many(options.get(name))
         options["files"] = files_of(options.get("files"))
         told = body(code=code, language=language, timeout_seconds=options.pop("timeout", None), **options)
@@ -185,6 +187,7 @@ class Client:
         allow_net_any: bool | None = None,
         allow_http: Sequence[str] | None = None,
         allow_tcp: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
         ask: Sequence[str] | None = None,
         secrets: Sequence[str] | None = None,
         timeout: float | None = None,
@@ -211,6 +214,7 @@ class Client:
             allow_net_any=allow_net_any,
             allow_http=many(allow_http),
             allow_tcp=many(allow_tcp),
+            tools=many(tools),
             ask=many(ask),
             secrets=many(secrets),
             timeout_seconds=timeout,
