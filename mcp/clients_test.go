@@ -197,15 +197,21 @@ func TestBundle(t *testing.T) {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	var entry struct {
-		Packages []struct{ Identifier, FileSha256 string }
+		Packages []struct{ RegistryType, Identifier, FileSha256 string }
 	}
 	text, err := os.ReadFile(filepath.Join(out, "server.json"))
-	if err != nil || json.Unmarshal(text, &entry) != nil || len(entry.Packages) != 1 {
+	if err != nil || json.Unmarshal(text, &entry) != nil || len(entry.Packages) != 3 {
 		t.Fatalf("%v %s", err, text)
 	}
 	dir := npm(t, "mcpb", "@anthropic-ai/mcpb@2.1.2")
 	path := "PATH=" + filepath.Dir(nodePath) + ":" + os.Getenv("PATH")
 	for _, p := range entry.Packages {
+		if p.RegistryType != "mcpb" {
+			if p.Identifier != "unitask" || p.FileSha256 != "" {
+				t.Errorf("%+v", p)
+			}
+			continue
+		}
 		name := filepath.Join(out, filepath.Base(p.Identifier))
 		text, err := os.ReadFile(name)
 		if err != nil || fmt.Sprintf("%x", sha256.Sum256(text)) != p.FileSha256 {
@@ -220,7 +226,8 @@ func TestBundle(t *testing.T) {
 			filepath.Join(to, "manifest.json")); err != nil {
 			t.Errorf("validate: %v\n%s", err, text)
 		}
-		if text, err := exec.Command(filepath.Join(to, "server", "unitask"), "--version").CombinedOutput(); err != nil {
+		program := exec.Command(filepath.Join(to, "server", "unitask"), "--version")
+		if text, err := program.CombinedOutput(); err != nil || string(text) != "unitask v0.0.1\n" {
 			t.Errorf("%v\n%s", err, text)
 		}
 	}
