@@ -160,7 +160,7 @@ func TestCodexExec(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "note.txt"), []byte("one\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	host, link := "file://"+dir, filepath.Join(t.TempDir(), "link") // a client that starts in link is in dir, by its real name
+	host, link := "file://"+dir, filepath.Join(t.TempDir(), "link") // the client knows dir, by its real name
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}

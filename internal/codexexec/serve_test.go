@@ -87,7 +87,8 @@ func TestErrors(t *testing.T) {
 func TestPaths(t *testing.T) {
 	s := &server{Options: Options{Host: "/home/me/app", RealHost: "/data/app", Guest: "/work"}}
 	for uri, want := range map[string]string{
-		"file:///home/me/app": "/work", "file:///data/app/x": "/work/x", "file:///data/app2": "/data/app2", "file:///home/me/app/a%20b": "/work/a b", "file:///home/me/app/../x": "/home/me/x",
+		"file:///home/me/app": "/work", "file:///data/app/x": "/work/x", "file:///data/app2": "/data/app2",
+		"file:///home/me/app/a%20b": "/work/a b", "file:///home/me/app/../x": "/home/me/x",
 		"file:///home/me/application": "/home/me/application", "file://localhost/tmp": "/tmp", "file:///work/x": "/work/x",
 		"/tmp": "", "http:///tmp": "", "file://host/tmp": "", "file:tmp": "", "file:///a%00b": "", "": "",
 		"file:///" + strings.Repeat("x", 5000): "",
