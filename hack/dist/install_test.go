@@ -130,7 +130,8 @@ func remove(t *testing.T, path string) {
 func TestLinuxCompletions(t *testing.T) {
 	t.Chdir("../..")
 	dir := t.TempDir()
-	for _, name := range []string{"unitask", "completions/unitask.bash", "completions/_unitask", "completions/unitask.fish"} {
+	for _, name := range []string{"unitask", "completions/unitask.bash", "completions/_unitask",
+		"completions/unitask.fish"} {
 		if err := write(filepath.Join(dir, name), nil); err != nil {
 			t.Fatal(err)
 		}
