@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/codexexec"
 	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/project"
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // proposeTime bounds the time in which the changes of a project leave the machine of a client that has gone.
@@ -62,7 +64,7 @@ func (a *app) codexBehind(ctx context.Context) error {
 	}
 	defer held.Close()
 	defer ended.Close()
-	cmd, err := detached(append(os.Args[1:], "--behind")...)
+	cmd, err := detached(append([]string{"--behind=true"}, os.Args[1:]...)...) // in front, as -- may be the last
 	if err != nil {
 		return err
 	}
@@ -98,6 +100,11 @@ func (a *app) codexExec(cmd *cobra.Command, f runFlags, life time.Duration) erro
 		return err
 	}
 	opts := codexexec.Options{Host: brought.Host, Guest: brought.Guest, Shell: "/bin/sh"}
+	if opts.Host != "" {
+		if opts.RealHost, err = realpath.Of(opts.Host); err != nil {
+			return usage(fmt.Errorf("--project: %w", err))
+		}
+	}
 	if opts.Guest == "" {
 		opts.Guest = contract.WorkDir
 	}
@@ -109,10 +116,8 @@ func (a *app) codexExec(cmd *cobra.Command, f runFlags, life time.Duration) erro
 		s, closes, err := a.ownSession(ctx, cmd, f, "shell", "", life)
 		if err == nil {
 			end = closes
-		} else if ctx.Err() == nil {
-			a.ui.fail(err) // the client learns it with its next call
 		}
-		return s, err
+		return s, err // the client learns of an error with its next call, the user at the end
 	}
 	s, err := codexexec.Serve(ctx, opts, a.std.Stdin, a.std.Stdout)
 	defer func() { end() }()

@@ -160,8 +160,11 @@ func TestCodexExec(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "note.txt"), []byte("one\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	host := "file://" + dir
-	c, other := codexIn(t, program, dir, "--project="+dir), codexIn(t, program, dir)
+	host, link := "file://"+dir, filepath.Join(t.TempDir(), "link") // the client knows dir, by its real name
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	c, other := codexIn(t, program, dir, "--project="+link), codexIn(t, program, dir)
 	if out, code := other.run("p", "ls; echo mine > own; echo $A; exit 3", ""); out != "b\n" || code != 3 {
 		t.Errorf("the other: %q %d", out, code)
 	}
@@ -264,6 +267,25 @@ func codexFiles(t *testing.T, c *codexClient, host string) {
 			code != 0 && m.Error.Code != code {
 			t.Errorf("%s %s: %+v", method, params, m.Error)
 		}
+	}
+}
+
+// The reason why a machine does not start is on stderr once. The flags may end with --.
+func TestCodexExecFails(t *testing.T) {
+	cmd := unitaskIn(t, t.TempDir(), "codex-exec", "--image", "nosuch", "--")
+	var errs bytes.Buffer
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 2 || strings.Count(errs.String(), "--image nosuch") != 1 {
+		t.Errorf("exit code %d: %s", code, &errs)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,18 +61,22 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 				self = real
 			}
 			h := host{os.Getenv, exec.LookPath, runtime.GOOS}
-			command, before := runner(self)
+			command, before := runner(self, userdir.Share())
 			var reports []map[string]any
+			var failed []error
 			for _, name := range names {
 				cfg, err := mcp.ClientConfig(name, home, dir, command, append(before, flags...), h.desktopEnv(command))
 				if err != nil {
 					return usage(fmt.Errorf("%w%s", err, language.Nearest(name, mcp.Clients())))
 				}
 				report, err := a.configOf(cfg, write)
-				if err != nil {
-					return err
+				if err == nil {
+					reports = append(reports, report)
 				}
-				reports = append(reports, report)
+				failed = append(failed, err)
+			}
+			if err := errors.Join(failed...); err != nil { // the other clients have theirs
+				return err
 			}
 			a.ui.note("%s", mcp.DefaultReach)
 			if all {
@@ -124,17 +129,24 @@ func (a *app) configOf(cfg *mcp.Config, write bool) (map[string]any, error) {
 }
 
 // runner returns the command and first arguments that start the MCP server for a client. npx and uvx keep this
-// program in a cache, which they may empty.
-func runner(self string) (command string, args []string) {
-	path := filepath.ToSlash(self)
+// program in a cache, which they may empty. share is the folder that was installed with it: its package is named, too.
+func runner(self, share string) (command string, args []string) {
 	switch {
-	case strings.Contains(path, "/_npx/"):
+	case strings.Contains(self, npxCache) && strings.Contains(share, npxCache):
+		parts := "@unitask/" + filepath.Base(filepath.Dir(filepath.Dir(share)))
+		return "npx", []string{"-y", "-p", "unitask", "-p", parts, "unitask", "mcp"}
+	case strings.Contains(self, npxCache):
 		return "npx", []string{"-y", "unitask", "mcp"}
-	case strings.Contains(path, "/uv/archive-v"):
+	case strings.Contains(self, uvxCache) && strings.Contains(share, uvxCache):
+		return "uvx", []string{"--with", "unitask-parts", "unitask", "mcp"}
+	case strings.Contains(self, uvxCache):
 		return "uvx", []string{"unitask", "mcp"}
 	}
 	return self, []string{"mcp"}
 }
+
+// npxCache and uvxCache are in the paths of the programs that npx and uvx have started.
+const npxCache, uvxCache = "/_npx/", "/uv/archive-v"
 
 // host is the system for which a server's environment is made.
 type host struct {
@@ -172,7 +184,7 @@ func (h host) desktopEnv(command string) map[string]string {
 				value = abs
 			}
 		}
-		if value != "" {
+		if value != "" && !strings.Contains(value, npxCache) { // that one, npx sets again
 			env[v.name] = value
 		}
 	}

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -60,24 +62,56 @@ func TestDesktopEnv(t *testing.T) {
 
 // A program in a cache of npx or uvx is started by that command, whose folder a desktop's PATH may lack.
 func TestRunner(t *testing.T) {
-	for self, want := range map[string]string{
-		"/home/me/.npm/_npx/0a1b/node_modules/@unitask/linux-x64/unitask": "npx -y unitask mcp",
-		"/home/me/.cache/uv/archive-v0/x1/bin/unitask":                    "uvx unitask mcp",
-		"/usr/bin/unitask": "/usr/bin/unitask mcp",
+	const npx, uvx = "/home/me/.npm/_npx/0a1b/node_modules/@unitask/", "/home/me/.cache/uv/archive-v0/x1/"
+	for _, row := range [][3]string{
+		{npx + "linux-x64/unitask", "", "npx -y unitask mcp"},
+		{npx + "linux-x64/unitask", "/opt/share", "npx -y unitask mcp"},
+		{npx + "linux-x64/unitask", npx + "parts-linux-x64/share/unitask",
+			"npx -y -p unitask -p @unitask/parts-linux-x64 unitask mcp"},
+		{uvx + "bin/unitask", "", "uvx unitask mcp"},
+		{uvx + "bin/unitask", uvx + "share/unitask", "uvx --with unitask-parts unitask mcp"},
+		{"/usr/bin/unitask", "/usr/share/unitask", "/usr/bin/unitask mcp"},
 	} {
-		command, args := runner(self)
-		if got := strings.Join(append([]string{command}, args...), " "); got != want {
-			t.Errorf("%s: %s, not %s", self, got, want)
+		command, args := runner(row[0], row[1])
+		if got := strings.Join(append([]string{command}, args...), " "); got != row[2] {
+			t.Errorf("%s: %s, not %s", row[0], got, row[2])
 		}
 	}
-	h := host{func(string) string { return "" }, func(program string) (string, error) {
+	h := host{func(name string) string { // npx' own value does not stay
+		return map[string]string{"UNITASK_SHARE": npx + "parts-linux-x64/share/unitask"}[name]
+	}, func(program string) (string, error) {
 		if program == "npx" {
 			return "/home/me/.nvm/bin/npx", nil
 		}
 		return "", fmt.Errorf("no %s", program)
 	}, "linux"}
-	if got := h.desktopEnv("npx")["PATH"]; !strings.HasPrefix(got, "/home/me/.nvm/bin:") {
-		t.Errorf("PATH is %q", got)
+	if got := h.desktopEnv("npx"); len(got) != 1 || !strings.HasPrefix(got["PATH"], "/home/me/.nvm/bin:") {
+		t.Errorf("the environment is %q", got)
+	}
+}
+
+// A client whose file can't be changed does not keep the others of --all from theirs.
+func TestConfigAll(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("PATH", home)
+	t.Chdir(home)
+	for name, text := range map[string]string{".cursor/mcp.json": "{ broken", ".lmstudio/mcp.json": "{}"} {
+		file := filepath.Join(home, name)
+		err := os.MkdirAll(filepath.Dir(file), 0o755)
+		if err == nil {
+			err = os.WriteFile(file, []byte(text), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var errs bytes.Buffer
+	code := Main([]string{"mcp", "config", "--all", "--write"},
+		Streams{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &errs})
+	written, err := os.ReadFile(filepath.Join(home, ".lmstudio", "mcp.json"))
+	if code == 0 || !strings.Contains(errs.String(), ".cursor/mcp.json") || !strings.Contains(string(written), "unitask") {
+		t.Errorf("exit code %d, %v, %s\n%s", code, err, written, &errs)
 	}
 }
 

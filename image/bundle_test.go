@@ -69,8 +69,8 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// The bundle that was installed with the program comes before any other source. An image that the store lacks, and
-// whose programs can't be compiled, keeps nobody from writing one.
+// The bundle that was installed with the program comes before any other source. A store may lack an image, and the
+// compiler for its programs: that prevents no bundle of the others.
 func TestBundleInstalled(t *testing.T) {
 	s := fakeStore(t)
 	s.payloads = append(s.payloads, Payload{Name: "other", Parts: []string{"other"}, Program: "/usr/bin/other" + version})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -222,15 +223,19 @@ func (c *Config) mergeTOML(old []byte) ([]byte, error) {
 
 // mergeYAML replaces our entry, or adds it. Comments stay; the file's indentation becomes two spaces.
 func (c *Config) mergeYAML(old []byte) ([]byte, error) {
-	var doc, add yaml.Node
-	if err := yaml.Unmarshal(old, &doc); err != nil {
+	var doc, second, add yaml.Node
+	in := yaml.NewDecoder(bytes.NewReader(old))
+	if err := in.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
+	}
+	if err := in.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, errors.Join(errors.New("it has a second document"), err)
 	}
 	if err := yaml.Unmarshal([]byte(c.Snippet), &add); err != nil {
 		return nil, err
 	}
 	if doc.Kind == 0 { // comments only
-		return append(old, c.Snippet...), nil
+		return append(append(bytes.TrimRight(old, "\n"), '\n'), c.Snippet...), nil
 	}
 	top, ours := doc.Content[0], add.Content[0]
 	if top.Kind != yaml.MappingNode {

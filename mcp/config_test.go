@@ -203,6 +203,31 @@ func TestClientNames(t *testing.T) {
 	})
 }
 
+// A file of YAML may have only comments, and no newline at its end. Of several documents none is lost.
+func TestClientYAML(t *testing.T) {
+	cfg := config(t, "goose", testdir.Private(t))
+	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for old, fails := range map[string]bool{"# mine": false, "# mine\n\n": false, "---\na: 1 # mine\n": false,
+		"a: 1 # mine\n---\nb: 2\n": true, "a: 1 # mine\n---\n{": true} {
+		if err := os.WriteFile(cfg.File, []byte(old), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := cfg.Write()
+		text, _ := os.ReadFile(cfg.File)
+		if (err != nil) != fails || fails && string(text) != old || !strings.Contains(string(text), "# mine\n") && !fails {
+			t.Errorf("%q: %v\n%s", old, err, text)
+		}
+		if fails {
+			continue
+		}
+		if entry, _ := read(t, cfg.File); entry == nil {
+			t.Errorf("%q: no entry:\n%s", old, text)
+		}
+	}
+}
+
 func key(text []byte) string {
 	for _, k := range []string{"mcpServers", "context_servers", "servers", "mcp"} {
 		if strings.Contains(string(text), `"`+k+`": {`) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,6 +123,33 @@ func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.RemoveAll(path); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Each system's zsh finds its completions: Debian's zsh has a folder for packages, which Fedora's does not read.
+func TestLinuxCompletions(t *testing.T) {
+	t.Chdir("../..")
+	dir := t.TempDir()
+	for _, name := range []string{"unitask", "completions/unitask.bash", "completions/_unitask",
+		"completions/unitask.fish"} {
+		if err := write(filepath.Join(dir, name), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := linuxPackages("1.2.3", "amd64", filepath.Join(dir, "unitask"), dir); err != nil {
+		t.Fatal(err)
+	}
+	rpm, err := os.ReadFile(one(t, dir+"/*.rpm")) // the header has the folders
+	if err != nil || !bytes.Contains(rpm, []byte("/usr/share/zsh/site-functions/")) ||
+		bytes.Contains(rpm, []byte("vendor-completions")) {
+		t.Errorf("the rpm's folder for zsh: %v", err)
+	}
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("no dpkg-deb lists the deb")
+	}
+	out := do(t, dir, os.Environ(), "dpkg-deb", "-c", one(t, dir+"/*.deb"))
+	if !strings.Contains(out, "/zsh/vendor-completions/_unitask") || strings.Contains(out, "site-functions") {
+		t.Errorf("%s", out)
 	}
 }
 

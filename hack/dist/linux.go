@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
@@ -37,7 +38,16 @@ func linuxPackages(version, arch, program, out string) error {
 		FileInfo: &files.ContentFileInfo{Mode: 0o755, MTime: whenBuilt}})
 	for _, f := range linuxFormats {
 		own := nfpm.Overridables{Contents: contents, Depends: []string{f.qemu[arch]}, Recommends: []string{"unitask-parts"}}
-		if f.format == "rpm" { // RHEL's only QEMU has another name
+		if f.format == "deb" { // its zsh has a folder for packages
+			own.Contents = slices.Clone(contents)
+			for i, c := range contents {
+				if c.Destination == zshCompletion {
+					moved := *c
+					moved.Destination = "/usr/share/zsh/vendor-completions/_unitask"
+					own.Contents[i] = &moved
+				}
+			}
+		} else { // RHEL's only QEMU has another name
 			own.Depends = []string{"(" + f.qemu[arch] + " or qemu-kvm-core)"}
 		}
 		if err := linuxPackage(f.format, "unitask", version, arch, out, own); err != nil {
@@ -47,6 +57,9 @@ func linuxPackages(version, arch, program, out string) error {
 	return nil
 }
 
+// zshCompletion is where zsh looks, except a distribution's own one.
+const zshCompletion = "/usr/share/zsh/site-functions/_unitask"
+
 // installed returns the files beside a program, where a Linux system has them. The program is in prefix/bin.
 func installed(dir, prefix string) (list files.Contents, err error) {
 	add := func(from, to string) {
@@ -54,7 +67,7 @@ func installed(dir, prefix string) (list files.Contents, err error) {
 			FileInfo: &files.ContentFileInfo{Mode: 0o644, MTime: whenBuilt}})
 	}
 	for shell, to := range map[string]string{"bash": "/usr/share/bash-completion/completions/unitask",
-		"zsh": "/usr/share/zsh/vendor-completions/_unitask", "fish": "/usr/share/fish/vendor_completions.d/unitask.fish"} {
+		"zsh": zshCompletion, "fish": "/usr/share/fish/vendor_completions.d/unitask.fish"} {
 		add(filepath.Join(dir, "completions", shells[shell]), to)
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "man", "*.1"))

@@ -3,7 +3,6 @@ package codexexec
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/url"
 	"path"
@@ -14,21 +13,23 @@ import (
 	"github.com/unitask/unitask/session"
 )
 
-// path returns the path in the machine that a file: URI of the client means. mapped reports that the client has named
-// it by the project's place on the host.
-func (s *server) path(uri string) (name string, mapped bool, err error) {
+// path returns the path in the machine that a file: URI of the client means. host is the project's folder on the host
+// if the client has named the path by it, else "".
+func (s *server) path(uri string) (name, host string, err error) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Scheme != "file" || u.Host != "" && u.Host != "localhost" || !path.IsAbs(u.Path) {
-		return "", false, fail(codeParams, "%.200q is no file: URI with an absolute path", uri)
+		return "", "", fail(codeParams, "%.200q is no file: URI with an absolute path", uri)
 	}
 	if len(u.Path) > contract.MaxPath || strings.ContainsRune(u.Path, 0) {
-		return "", false, fail(codeParams, "a path must have %d bytes at most, and no NUL", contract.MaxPath)
+		return "", "", fail(codeParams, "a path must have %d bytes at most, and no NUL", contract.MaxPath)
 	}
 	name = path.Clean(u.Path)
-	if rest, below := cutFolder(name, s.Host); below {
-		return path.Join(s.Guest, rest), true, nil
+	for _, host := range []string{s.Host, s.RealHost} {
+		if rest, below := cutFolder(name, host); below {
+			return path.Join(s.Guest, rest), host, nil
+		}
 	}
-	return name, false, nil
+	return name, "", nil
 }
 
 // cutFolder returns a path relative to a folder, if it is the folder or below it.
@@ -39,10 +40,10 @@ func cutFolder(name, folder string) (rest string, below bool) {
 	return strings.CutPrefix(name, strings.TrimSuffix(folder, "/")+"/")
 }
 
-// uri returns the client's URI of a path in the machine.
-func (s *server) uri(name string, mapped bool) string {
-	if rest, below := cutFolder(name, s.Guest); mapped && below {
-		name = path.Join(s.Host, rest)
+// uri returns the client's URI of a path in the machine. host is as path returns it.
+func (s *server) uri(name, host string) string {
+	if rest, below := cutFolder(name, s.Guest); host != "" && below {
+		name = path.Join(host, rest)
 	}
 	return (&url.URL{Scheme: "file", Path: name}).String()
 }
@@ -68,17 +69,17 @@ type pathParams struct {
 }
 
 // at reads the parameters of a request about one path.
-func (s *server) at(m message) (name string, mapped bool, p pathParams, err error) {
+func (s *server) at(m message) (name, host string, p pathParams, err error) {
 	if p, err = params[pathParams](m); err == nil {
-		name, mapped, err = s.path(p.Path)
+		name, host, err = s.path(p.Path)
 	}
-	return name, mapped, p, err
+	return name, host, p, err
 }
 
 // environment describes the machine. It offers nothing that is optional.
 func (s *server) environment(*session.Session, message) (any, error) {
 	return map[string]any{
-		"shell": map[string]any{"name": path.Base(s.Shell), "path": s.Shell}, "cwd": s.uri(s.Guest, false),
+		"shell": map[string]any{"name": path.Base(s.Shell), "path": s.Shell}, "cwd": s.uri(s.Guest, ""),
 		"platformOs": "linux", "temporaryDirectories": []string{}, "tempDir": "file:///tmp",
 		"capabilities": map[string]any{"networkProxyLaunch": false, "capabilityDiscoverySandbox": false,
 			"environmentConfigRead": false, "sandboxedFileStreaming": false},
@@ -261,7 +262,7 @@ func (s *server) walk(in *session.Session, m message) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, mapped, err := s.path(p.Path)
+	root, host, err := s.path(p.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +281,7 @@ func (s *server) walk(in *session.Session, m message) (any, error) {
 		if info.Mode&^fs.ModePerm&^fs.ModeDir != 0 || p.Options.Prune && strings.Contains(below, "/.") {
 			continue // links and devices are neither
 		}
-		entries = append(entries, map[string]any{"path": s.uri(info.Path, mapped), "kind": kind})
+		entries = append(entries, map[string]any{"path": s.uri(info.Path, host), "kind": kind})
 	}
 	return map[string]any{"entries": entries, "errors": []any{}, "truncated": more}, fileError(err)
 }
@@ -315,13 +316,13 @@ func (s *server) tool(in *session.Session, args ...string) (string, error) {
 		if strings.Contains(said, "No such file") {
 			code = codeMissing
 		}
-		err = fail(code, "%s", fmt.Sprintf("%.400s", said))
+		err = fail(code, "%.400s", said)
 	}
 	return strings.TrimSuffix(out.String(), "\n"), err
 }
 
 func (s *server) canonicalize(in *session.Session, m message) (any, error) {
-	name, mapped, _, err := s.at(m)
+	name, host, _, err := s.at(m)
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +330,7 @@ func (s *server) canonicalize(in *session.Session, m message) (any, error) {
 	if err == nil && !path.IsAbs(real) {
 		err = fail(codeInternal, "the machine's path can't be read")
 	}
-	return map[string]any{"path": s.uri(real, mapped)}, err
+	return map[string]any{"path": s.uri(real, host)}, err
 }
 
 func (s *server) copy(in *session.Session, m message) (any, error) {

@@ -229,9 +229,10 @@ func (o output) Write(data []byte) (int, error) {
 		p.sending.Lock()
 		seq := p.change(func(seq uint64) {
 			p.chunks, p.kept = append(p.chunks, chunk{seq, o.stream, part}), p.kept+len(part)
-			for p.kept > maxOutput {
+			for p.kept > maxOutput || len(p.chunks) > maxChunks {
 				p.kept -= len(p.chunks[0].Chunk)
-				p.chunks = slices.Delete(p.chunks, 0, 1)
+				p.chunks[0] = chunk{}
+				p.chunks = p.chunks[1:]
 			}
 		})
 		p.s.notify("process/output", map[string]any{"processId": p.id, "seq": seq, "stream": o.stream, "chunk": part})

@@ -23,9 +23,9 @@ type Options struct {
 	// Start starts the session. It is called at once, in a goroutine; calls of the client wait for it.
 	Start func(context.Context) (*session.Session, error)
 	// Host and Guest are the project's folder on the host and in the machine. A path below Host means that below Guest.
-	// Host "" means no project.
-	Host, Guest string
-	Shell       string // the shell's path in the machine
+	// RealHost is Host with its links resolved: a client may have started in either. Host "" means no project.
+	Host, RealHost, Guest string
+	Shell                 string // the shell's path in the machine
 }
 
 // Limits of a connection.
@@ -35,6 +35,7 @@ const (
 	maxAnswers   = 64       // messages that wait for the client to read
 	maxProcesses = 64       // that run, or whose output is kept
 	maxOutput    = 1 << 20  // bytes of output kept of each process: as Codex' own server
+	maxChunks    = 8 << 10  // pieces of that output: a process may print single bytes
 	maxInput     = 4 << 20  // bytes that wait for a process to read
 	maxHandles   = 128      // open files
 	maxRead      = 32 << 20 // bytes of a file in one answer: base64 of it fits a message
@@ -285,7 +286,7 @@ func (s *server) take(line []byte) {
 		return
 	}
 	var sent func() // until then a large answer uses memory
-	if len(line) > maxBlock*2 || m.Method == "fs/readFile" {
+	if len(line) > maxBlock*2 || m.Method == "fs/readFile" || m.Method == "fs/walk" {
 		select {
 		case s.large <- struct{}{}:
 			sent = func() { <-s.large }

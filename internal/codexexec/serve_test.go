@@ -85,19 +85,20 @@ func TestErrors(t *testing.T) {
 
 // A path of the project's folder on the host is one of the folder in the machine; every other path is the machine's.
 func TestPaths(t *testing.T) {
-	s := &server{Options: Options{Host: "/home/me/app", Guest: "/work"}}
+	s := &server{Options: Options{Host: "/home/me/app", RealHost: "/data/app", Guest: "/work"}}
 	for uri, want := range map[string]string{
-		"file:///home/me/app": "/work", "file:///home/me/app/a%20b": "/work/a b", "file:///home/me/app/../x": "/home/me/x",
+		"file:///home/me/app": "/work", "file:///data/app/x": "/work/x", "file:///data/app2": "/data/app2",
+		"file:///home/me/app/a%20b": "/work/a b", "file:///home/me/app/../x": "/home/me/x",
 		"file:///home/me/application": "/home/me/application", "file://localhost/tmp": "/tmp", "file:///work/x": "/work/x",
 		"/tmp": "", "http:///tmp": "", "file://host/tmp": "", "file:tmp": "", "file:///a%00b": "", "": "",
 		"file:///" + strings.Repeat("x", 5000): "",
 	} {
-		got, mapped, err := s.path(uri)
+		got, host, err := s.path(uri)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%.80s: %q %v", uri, got, err)
 		}
-		if mapped && uri != s.uri(got, mapped) {
-			t.Errorf("%s goes back to %s", uri, s.uri(got, mapped))
+		if host != "" && uri != s.uri(got, host) {
+			t.Errorf("%s goes back to %s", uri, s.uri(got, host))
 		}
 	}
 }
@@ -149,6 +150,19 @@ func TestKeptOutput(t *testing.T) {
 	}
 }
 
+// Single bytes of output use no more memory than large pieces.
+func TestKeptBytes(t *testing.T) {
+	s := &server{ctx: t.Context(), answers: make(chan answer, 2*maxChunks)}
+	p := &process{s: s, opened: make(chan struct{}), printed: make(chan struct{}, 1), changed: make(chan struct{})}
+	close(p.opened)
+	for range 2 * maxChunks {
+		_, _ = output{p, "stdout"}.Write([]byte("."))
+	}
+	if len(p.chunks) != maxChunks || cap(p.chunks) > 4*maxChunks || p.kept != maxChunks {
+		t.Errorf("%d bytes in %d of %d chunks", p.kept, len(p.chunks), cap(p.chunks))
+	}
+}
+
 // FuzzMessage reads messages of any kind: what can be read is valid, and no path leaves the project's folder by its
 // name on the host.
 func FuzzMessage(f *testing.F) {
@@ -174,8 +188,8 @@ func FuzzMessage(f *testing.F) {
 				t.Errorf("%+v", c)
 			}
 		}
-		if name, mapped, _, err := s.at(m); err == nil && (!strings.HasPrefix(name, "/") ||
-			mapped && name != "/work" && !strings.HasPrefix(name, "/work/")) {
+		if name, host, _, err := s.at(m); err == nil && (!strings.HasPrefix(name, "/") ||
+			host != "" && name != "/work" && !strings.HasPrefix(name, "/work/")) {
 			t.Errorf("%q", name)
 		}
 	})
