@@ -20,23 +20,25 @@ func TestToolTables(t *testing.T) {
 		"[tools.a]\ncommand = [\"x\"]\n":               "",
 		"[tools.a]\nurl = \"https://x.example/mcp\"\n": "",
 		"[tools.a]\n": "needs either command or url",
-		"[tools.a]\ncommand = [\"x\"]\nurl = \"http://x\"\n":   "needs either command or url",
-		"[tools.class]\ncommand = [\"x\"]\n":                   "no word of JavaScript",
-		"[tools.__proto__]\ncommand = [\"x\"]\n":               "begins with a letter",
-		"[tools.a-b]\ncommand = [\"x\"]\n":                     "begins with a letter",
-		"[tools.a]\ncommand = []\n":                            "command must be",
-		"[tools.a]\nurl = \"file:///etc/passwd\"\n":            "url must be",
-		"[tools.a]\nurl = \"https://user:pass@x.example\"\n":   "url must be",
-		"[tools.a]\ncommand = [\"x\"]\nmaxCalls = 0\n":         "maxCalls must be",
-		"[tools.a]\ncommand = [\"x\"]\nallow = [\"[\"]\n":      "allow must be",
-		"[tools.a]\ncommand = [\"x\"]\npin = \"sha256:1\"\n":   "pin must be",
-		"[tools.a]\ncommand = [\"x\"]\nApprove = true\n":       "unknown key",
-		"[tools.a]\ncommand = [\"x\"]\n[tools.a]\nx = 1\n":     "already been defined",
-		"[tools.a]\ncommand = [\"x\"]\n[[tools.a.where]]\n":    "where: use",
-		"[[tools.a]]\ncommand = [\"x\"]\n":                     "use [tools.a]",
-		"tools = [\"a\"]\n":                                    "",
-		"tools = 1\n":                                          "use [tools.NAME]",
-		"[tools.a]\nurl = \"http://x\"\nenv = { A = \"b\" }\n": "go with command",
+		"[tools.a]\ncommand = [\"x\"]\nurl = \"http://x\"\n":                                      "needs either command or url",
+		"[tools.class]\ncommand = [\"x\"]\n":                                                      "no word of JavaScript",
+		"[tools.__proto__]\ncommand = [\"x\"]\n":                                                  "begins with a letter",
+		"[tools.a-b]\ncommand = [\"x\"]\n":                                                        "begins with a letter",
+		"[tools.a]\ncommand = []\n":                                                               "command must be",
+		"[tools.a]\nurl = \"file:///etc/passwd\"\n":                                               "url must be",
+		"[tools.a]\nurl = \"https://user:pass@x.example\"\n":                                      "url must be",
+		"[tools.a]\ncommand = [\"x\"]\nmaxCalls = 0\n":                                            "maxCalls must be",
+		"[tools.a]\ncommand = [\"x\"]\nallow = [\"[\"]\n":                                         "allow must be",
+		"[tools.a]\ncommand = [\"x\"]\npin = \"sha256:1\"\n":                                      "pin must be",
+		"[tools.a]\ncommand = [\"x\"]\nApprove = true\n":                                          "unknown key",
+		"[tools.a]\ncommand = [\"x\"]\n[tools.a]\nx = 1\n":                                        "already been defined",
+		"[tools.a]\ncommand = [\"x\"]\n[[tools.a.where]]\n":                                       "where: use",
+		"[tools.a]\ncommand = [\"x\"]\n[[tools.a.where]]\nargument = \"x\"\nmatches = '\\Qabc'\n": "matches does not fit",
+		"[tools.a]\ncommand = [\"x\"]\n[[tools.a.where]]\nargument = \"x\"\nmatches = 'a)|(b'\n":  "matches does not fit",
+		"[[tools.a]]\ncommand = [\"x\"]\n":                                                        "use [tools.a]",
+		"tools = [\"a\"]\n":                                                                       "",
+		"tools = 1\n":                                                                             "use [tools.NAME]",
+		"[tools.a]\nurl = \"http://x\"\nenv = { A = \"b\" }\n":                                    "go with command",
 	} {
 		_, err := ParseCeiling("test", []byte(text))
 		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
@@ -45,7 +47,7 @@ func TestToolTables(t *testing.T) {
 	}
 }
 
-func TestToolClauses(t *testing.T) {
+func TestAttackToolClauses(t *testing.T) {
 	c, err := ParseCeiling("test", []byte(`[tools.a]
 command = ["x"]
 allow = ["get_*"]
@@ -65,10 +67,15 @@ matches = "a|b"
 		o, p any
 		want bool
 	}{{"x", "a", true}, {2.0, "b", true}, {true, "a", true}, {"y", "a", false}, {nil, "a", false}, {"x", "ab", false},
-		{"x", nil, false}, {"x", "a\n", false}, {map[string]any{}, "a", false}, {[]any{"x"}, "a", false}} {
+		{"x", nil, false}, {"x", "a\n", false}, {map[string]any{}, "a", false}, {[]any{"x"}, "a", false},
+		{"x", []any{"a"}, false}, {"1", "a", false}, {1.0, "a", false}} {
 		if got := s.Refuses("get_x", map[string]any{"o": map[string]any{"n": row.o}, "p": row.p}) == ""; got != row.want {
 			t.Errorf("%v %v: %v", row.o, row.p, got)
 		}
+	}
+	for _, key := range []string{"P", "p ", "\u212a"} { // the last is a K to Unicode
+		got := s.Refuses("get_x", map[string]any{"o": map[string]any{"n": "x"}, "p": "a", key: "evil"}) == ""
+		attack.Check(t, "an argument beside "+key, fmt.Sprint(key != "P"), fmt.Sprint(got))
 	}
 	if !s.Allows("get_x") || s.Allows("set_x") || !s.Allows("get_a/b") {
 		t.Error("patterns")
@@ -128,6 +135,20 @@ func TestAttackToolTables(t *testing.T) {
 		}
 		return fmt.Sprint(e.Tools)
 	}())
+}
+
+// A worker's own file gives no tools to runs of a fleet.
+func TestAttackToolsOfFleet(t *testing.T) {
+	file, err := ParseCeiling("test", []byte("[tools.a]\ncommand = [\"x\"]\n"+pinned))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, denials, err := Resolve(Request{Tools: []string{"a"}}, ForFleet(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "tools on a worker", "[] 1 0",
+		fmt.Sprint(e.Tools, len(denials), len(ForFleet(file).ToolServers())))
 }
 
 func TestWithPin(t *testing.T) {
