@@ -83,7 +83,8 @@ func TestAttackToolsUnread(t *testing.T) {
 func TestAttackToolsDeepAnswer(t *testing.T) {
 	r := newRig(t, hostileServer(t, `
 m = read()
-sys.stdout.write('{"jsonrpc":"2.0","id":%s,"result":{"content":[],"structuredContent":' % json.dumps(m["id"]) + "[" * 4000000 + "\n")
+begin = '{"jsonrpc":"2.0","id":%s,"result":{"content":[],"structuredContent":'
+sys.stdout.write(begin % json.dumps(m["id"]) + "[" * 4000000 + "\n")
 sys.stdout.flush(); time.sleep(1000)`), nil)
 	attack.Check(t, "a call", "server", code(r.send(t, "POST", "/call/test/echo", `{}`)))
 }
