@@ -22,13 +22,17 @@ func (a *app) approveCommand() *cobra.Command {
 	var deny, once, always bool
 	var remove string
 	cmd := &cobra.Command{
-		Use:   "approve [RUN HOST:PORT [REQUEST]]",
-		Short: "Answer a run that waits for a connection to be allowed (run --ask)",
+		Use:   "approve [RUN HOST:PORT|tool:SERVER.TOOL [REQUEST]]",
+		Short: "Answer a run that waits for a connection or a call of a tool to be allowed",
 		Long: `A run whose code connects to a host that --ask, or the ceiling's ask, names stands
 still until somebody allows that. approve lists what runs ask; with a run and the
 host and port that it asks about, it allows these for the rest of the run. Where a
 request waits (a secret is bound to the host, or a rule is about its requests), --once is
 for that request alone, which is then named as it is listed: 'GET /repos/acme'.
+
+A call of a tool whose table says approve = true waits, too. It is listed as tool:SERVER.TOOL
+with its arguments as the request, and is answered by these names: without --once for all
+calls of the tool in the run, with --once and the arguments for this call alone.
 
 Permanent approvals, given on the terminal of a run, are in approved.toml of the home: --always
 lists them, --remove takes a host and port out. They answer questions of this user's runs under

@@ -104,6 +104,10 @@ func toolRows(server *policy.ToolServer, list *toolhost.List) (rows [][]string) 
 
 // writePin writes a pin into the server's table, and trusts the file again if it was trusted.
 func (a *app) writePin(folder string, file *policy.Ceiling, name, digest string) error {
+	file, err := policy.ReadCeiling(file.Path) // again: it may have changed while the server started
+	if err != nil {
+		return err
+	}
 	trust := policy.OpenTrust(folder)
 	untrusted := trust.Of(file)
 	if untrusted != nil && !errors.Is(untrusted, policy.ErrNotTrusted) {

@@ -12,12 +12,13 @@ const workerRule = "the worker's built-in ceiling"
 
 // ForFleet returns the ceiling on runs from other hosts, key by key, unless the host's own file (nil means none)
 // sets a key. It allows only bundled images. It forbids what a run would do in this host's name: raw TCP, which
-// reaches this host's network, packages from its registries, web_fetch and tools.
+// reaches this host's network, packages from its registries, web_fetch and tools. The file can't allow the last two.
 func ForFleet(file *Ceiling) *Ceiling {
 	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{},
 		"allowTcp": []TCPRule{}, "webFetch": false, toolsKey: toolLimit{}}}
 	c := own.With(file)
 	c.most["webFetch"] = false // its image would be granted for a tenant's own code
+	c.most[toolsKey] = toolLimit{}
 	return c
 }
 

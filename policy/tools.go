@@ -131,6 +131,11 @@ func (c ToolClause) holds(arguments map[string]any) bool {
 	var value any = arguments
 	for _, name := range strings.Split(c.Argument, ".") {
 		object, _ := value.(map[string]any)
+		for key := range object { // servers of Go take a key in another case, too
+			if key != name && strings.EqualFold(key, name) {
+				return false
+			}
+		}
 		var there bool
 		if value, there = object[name]; !there {
 			return false
@@ -407,7 +412,8 @@ func (s *ToolServer) readWhere(value any) error {
 				if text, fits = v.(string); fits {
 					_, err := regexp.Compile(text) // alone, since a bracket could close ours
 					if fits = err == nil && len(text) <= maxToolText; fits {
-						c.Matches = regexp.MustCompile(`\A(?:` + text + `)\z`)
+						c.Matches, err = regexp.Compile(`\A(?:` + text + `)\z`) // \Q without \E does not fit
+						fits = err == nil
 					}
 				}
 				kinds++

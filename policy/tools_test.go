@@ -16,6 +16,7 @@ import (
 var pinned = "pin = \"sha256:" + strings.Repeat("0", 64) + "\"\n"
 
 func TestToolTables(t *testing.T) {
+	const clause = "[tools.a]\ncommand = [\"x\"]\n[[tools.a.where]]\nargument = \"x\"\n"
 	for text, want := range map[string]string{
 		"[tools.a]\ncommand = [\"x\"]\n":               "",
 		"[tools.a]\nurl = \"https://x.example/mcp\"\n": "",
@@ -33,6 +34,8 @@ func TestToolTables(t *testing.T) {
 		"[tools.a]\ncommand = [\"x\"]\nApprove = true\n":       "unknown key",
 		"[tools.a]\ncommand = [\"x\"]\n[tools.a]\nx = 1\n":     "already been defined",
 		"[tools.a]\ncommand = [\"x\"]\n[[tools.a.where]]\n":    "where: use",
+		clause + "matches = '\\Qabc'\n":                        "matches does not fit",
+		clause + "matches = 'a)|(b'\n":                         "matches does not fit",
 		"[[tools.a]]\ncommand = [\"x\"]\n":                     "use [tools.a]",
 		"tools = [\"a\"]\n":                                    "",
 		"tools = 1\n":                                          "use [tools.NAME]",
@@ -45,7 +48,7 @@ func TestToolTables(t *testing.T) {
 	}
 }
 
-func TestToolClauses(t *testing.T) {
+func TestAttackToolClauses(t *testing.T) {
 	c, err := ParseCeiling("test", []byte(`[tools.a]
 command = ["x"]
 allow = ["get_*"]
@@ -65,10 +68,15 @@ matches = "a|b"
 		o, p any
 		want bool
 	}{{"x", "a", true}, {2.0, "b", true}, {true, "a", true}, {"y", "a", false}, {nil, "a", false}, {"x", "ab", false},
-		{"x", nil, false}, {"x", "a\n", false}, {map[string]any{}, "a", false}, {[]any{"x"}, "a", false}} {
+		{"x", nil, false}, {"x", "a\n", false}, {map[string]any{}, "a", false}, {[]any{"x"}, "a", false},
+		{"x", []any{"a"}, false}, {"1", "a", false}, {1.0, "a", false}} {
 		if got := s.Refuses("get_x", map[string]any{"o": map[string]any{"n": row.o}, "p": row.p}) == ""; got != row.want {
 			t.Errorf("%v %v: %v", row.o, row.p, got)
 		}
+	}
+	for _, key := range []string{"P", "p ", "\u212a"} { // the last is a K to Unicode
+		got := s.Refuses("get_x", map[string]any{"o": map[string]any{"n": "x"}, "p": "a", key: "evil"}) == ""
+		attack.Check(t, "an argument beside "+key, fmt.Sprint(key != "P"), fmt.Sprint(got))
 	}
 	if !s.Allows("get_x") || s.Allows("set_x") || !s.Allows("get_a/b") {
 		t.Error("patterns")
@@ -128,6 +136,20 @@ func TestAttackToolTables(t *testing.T) {
 		}
 		return fmt.Sprint(e.Tools)
 	}())
+}
+
+// A worker's own file gives no tools to runs of a fleet.
+func TestAttackToolsOfFleet(t *testing.T) {
+	file, err := ParseCeiling("test", []byte("[tools.a]\ncommand = [\"x\"]\n"+pinned))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, denials, err := Resolve(Request{Tools: []string{"a"}}, ForFleet(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "tools on a worker", "[] 1 0",
+		fmt.Sprint(e.Tools, len(denials), len(ForFleet(file).ToolServers())))
 }
 
 func TestWithPin(t *testing.T) {

@@ -194,6 +194,10 @@ func (c *Ceiling) digest() string {
 	for _, name := range slices.Sorted(maps.Keys(c.host)) {
 		fmt.Fprintf(h, "\n%s %q", name, c.host[name].folders())
 	}
+	limit, _ := c.most[toolsKey].(toolLimit)
+	for _, name := range slices.Sorted(maps.Keys(limit.servers)) {
+		fmt.Fprintf(h, "\n%s %q", name, limit.servers[name].Dir)
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 		write(c.Principals[name])
 	}

@@ -37,6 +37,7 @@ func (x *Execution) openTools(ctx context.Context) error {
 		if cfg.Recorded, err = x.engine.History.ToolCalls(id); err != nil {
 			return failure.At("tools", err)
 		}
+		cfg.Recorded = append([]toolhost.Call{}, cfg.Recorded...) // not nil: a replay starts no server
 	}
 	service, err := toolhost.Open(ctx, cfg)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// maxToolCalls bounds the bytes that are read of a run's calls of tools. It is above what a run can write.
+// maxToolCalls bounds the bytes that are read of a run's calls of tools. It is above what toolhost lets a run write.
 const maxToolCalls = 256 << 20
 
 // ToolCalls returns a run's calls of tools, nil if the run was granted none.

@@ -47,13 +47,12 @@ func (s *Service) call(ctx context.Context, name, tool string, text []byte) (jso
 		line.Code, line.Error = failed.Code, s.redactText(cut(failed.Message, maxKeptError))
 	} else {
 		line.ResultBytes, line.ResultDigest = int64(len(value)), digest(value)
-		clean, _ := s.cfg.Redact(value)
-		if len(clean) <= maxKept && s.room(len(clean)) {
-			line.Result = clean
+		if len(value) <= maxKept {
+			line.Result, _ = s.cfg.Redact(value)
 		}
 	}
 	s.tally.add(line)
-	if s.all.Load() <= maxAllCalls { // the log of a run is bounded
+	if s.room(&line) {
 		s.cfg.Log(line)
 	}
 	if failed != nil {
@@ -62,8 +61,20 @@ func (s *Service) call(ctx context.Context, name, tool string, text []byte) (jso
 	return value, nil
 }
 
-// room counts bytes of the record.
-func (s *Service) room(n int) bool { return s.kept.Add(int64(n)) <= maxKeptAll }
+// room counts a line's bytes in the record, and returns whether it is logged. After maxKeptAll a line loses its texts,
+// and after twice as much there is none.
+func (s *Service) room(line *Call) bool {
+	size := func() int64 {
+		text, _ := json.Marshal(line)
+		return int64(len(text))
+	}
+	n := size()
+	if s.kept.Load()+n > maxKeptAll {
+		line.Arguments, line.Result, line.Error = nil, nil, cut(line.Error, maxShortError)
+		n = size()
+	}
+	return s.kept.Add(n) <= 2*maxKeptAll && s.all.Load() <= maxAllCalls
+}
 
 func (s *Service) redactText(text string) string {
 	quoted, _ := json.Marshal(text)
@@ -114,7 +125,7 @@ func (s *Service) answer(ctx context.Context, line *Call, name, tool string, tex
 	}
 	clean, secret := s.cfg.Redact(canonical)
 	line.ArgumentsDigest = digest(clean)
-	if len(clean) <= maxKept && s.room(len(clean)) {
+	if len(clean) <= maxKept {
 		line.Arguments = clean
 	}
 	if secret && !server.Secrets {
@@ -180,6 +191,8 @@ func (s *server) call(ctx context.Context, tool string, arguments map[string]any
 	}
 	timed, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
+	defer conn.endAfter(timed)()
+	conn.left.Store(maxMessages)
 	res, err := conn.session.CallTool(timed, &sdk.CallToolParams{Name: tool, Arguments: arguments})
 	switch {
 	case timed.Err() != nil && ctx.Err() == nil:

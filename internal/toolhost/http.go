@@ -22,6 +22,7 @@ const (
 	readTime       = 30 * time.Second // for a request
 	idleTime       = 60 * time.Second
 	writeTime      = 60 * time.Second // for an answer: the code may be slow, or never read
+	beatTime       = 2 * time.Second  // between signs of life while a call of the shell waits
 	maxFound       = 50
 	maxAbout       = 300 // bytes of a description that was found
 )
@@ -103,19 +104,40 @@ func (s *Service) serveCall(w http.ResponseWriter, r *http.Request) {
 		reply(w, r, nil, fail("arguments", "the arguments have more than %d bytes, or did not arrive", maxArguments))
 		return
 	}
-	if err := s.rate.Wait(r.Context()); err != nil {
-		return
-	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-r.Context().Done():
-		return
-	}
 	ctx, cancel := withEnd(r.Context(), s.ctx)
 	defer cancel()
-	value, failed := s.call(ctx, r.PathValue("server"), r.PathValue("tool"), text)
-	reply(w, r, value, failed)
+	var value json.RawMessage
+	var failed *Error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		value, failed = s.inTurn(ctx, r.PathValue("server"), r.PathValue("tool"), text)
+	}()
+	for beats := time.Tick(beatTime); ; {
+		select {
+		case <-done:
+			reply(w, r, value, failed)
+			return
+		case <-beats:
+			if isShell(r) { // which has no other means to see that a connection is gone
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
+				w.WriteHeader(http.StatusProcessing)
+			}
+		}
+	}
+}
+
+// inTurn makes a call once the limits of calls in progress, and in a second, have room for it.
+func (s *Service) inTurn(ctx context.Context, server, tool string, text []byte) (json.RawMessage, *Error) {
+	if s.rate.Wait(ctx) == nil {
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+			return s.call(ctx, server, tool, text)
+		case <-ctx.Done():
+		}
+	}
+	return nil, fail("cut", "the call was cut off: its caller, or the run, has ended")
 }
 
 // found is a tool in a search's answer.
@@ -161,7 +183,7 @@ func (s *Service) serveDescribe(w http.ResponseWriter, r *http.Request) {
 // (Accept: text/plain) the value or the message.
 func reply(w http.ResponseWriter, r *http.Request, value json.RawMessage, failed *Error) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
-	plain := r.Header.Get("Accept") == "text/plain"
+	plain := isShell(r)
 	status, body := http.StatusOK, []byte(value)
 	switch {
 	case plain && failed != nil:
@@ -184,6 +206,9 @@ func reply(w http.ResponseWriter, r *http.Request, value json.RawMessage, failed
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the code may be gone
 }
+
+// isShell reports whether the client of the shell sent a request.
+func isShell(r *http.Request) bool { return r.Header.Get("Accept") == "text/plain" }
 
 // withEnd returns a context that ends with either of two.
 func withEnd(ctx, other context.Context) (context.Context, context.CancelFunc) {

@@ -115,11 +115,12 @@ func resolve(input any) (r *jsonschema.Resolved, err error) {
 }
 
 // fetchList asks a server for its tools.
-func fetchList(ctx context.Context, session *sdk.ClientSession) (*List, error) {
+func (c *connection) fetchList(ctx context.Context) (*List, error) {
+	defer c.endAfter(ctx)()
 	tools := []*Tool{}
 	cursor := ""
 	for range maxPages {
-		page, err := session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
+		page, err := c.session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
 		if err != nil {
 			return nil, fmt.Errorf("list tools: %w", err)
 		}

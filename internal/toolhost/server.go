@@ -24,6 +24,8 @@ const (
 	endTime     = 300 * time.Millisecond // for a server to end by itself
 	maxStarts   = 3                      // of a server in a run
 	lineReserve = 256 << 10              // of a message, beside the result
+	maxMessages = 10_000                 // of a server's process since a call began
+	maxStream   = 64 << 20               // bytes that a server over HTTP sends beside its answers
 )
 
 // server is one server of a run. It starts with the first call.
@@ -42,8 +44,9 @@ type server struct {
 // connection is a running server.
 type connection struct {
 	session *sdk.ClientSession
-	large   *atomic.Bool // an answer was too large
-	stale   atomic.Bool  // the server says that its list has changed
+	large   *atomic.Bool  // an answer was too large
+	left    *atomic.Int64 // messages that the process may send; a call begins anew
+	stale   atomic.Bool   // the server says that its list has changed
 	gone    chan struct{}
 	end     func()
 }
@@ -98,7 +101,7 @@ func (s *server) reviewed(ctx context.Context) (*connection, error) {
 	}
 	timed, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	list, err := fetchList(timed, s.conn.session)
+	list, err := s.conn.fetchList(timed)
 	if err != nil {
 		s.conn.stale.Store(true)
 		return nil, fail("server", "the server %s does not tell its tools: %s", s.Name, cut(err.Error(), maxKeptError))
@@ -110,6 +113,23 @@ func (s *server) reviewed(ctx context.Context) (*connection, error) {
 		return nil, changed(s.Name)
 	}
 	return s.conn, nil
+}
+
+// endAfter ends the connection if what uses it does not return soon after its context has ended: writes to a server
+// that does not read wait, whatever their context. returned is called when it has returned.
+func (c *connection) endAfter(ctx context.Context) (returned func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-done:
+		case <-time.After(endTime):
+			c.end()
+		}
+	})
+	return func() {
+		close(done)
+		stop()
+	}
 }
 
 func (s *server) close() {
@@ -126,14 +146,17 @@ func (s *server) close() {
 func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*connection, *List, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	c := &connection{large: new(atomic.Bool), gone: make(chan struct{})}
+	c := &connection{large: new(atomic.Bool), left: new(atomic.Int64), gone: make(chan struct{})}
+	c.left.Store(maxMessages)
 	var transport sdk.Transport
 	stop := func() {}
 	most := int(s.MaxResult) + lineReserve
 	if s.URL != "" {
+		next := http.DefaultTransport.(*http.Transport).Clone()
+		stop = next.CloseIdleConnections
 		transport = &sdk.StreamableClientTransport{Endpoint: s.URL, MaxRetries: -1, MaxEventSize: 2 * most,
 			HTTPClient: &http.Client{Transport: &limitedHTTP{token: os.Getenv(s.TokenEnv), most: int64(most), over: c.large,
-				next: http.DefaultTransport.(*http.Transport).Clone()},
+				next: next},
 				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	} else {
 		p, err := startProcess(s, stderr)
@@ -142,7 +165,7 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*conn
 		}
 		stop = p.end
 		transport = &sdk.IOTransport{Writer: p.stdin, MaxLineLength: most,
-			Reader: &lines{ReadCloser: p.stdout, most: most, over: c.large}}
+			Reader: &lines{ReadCloser: p.stdout, most: most, over: c.large, left: c.left}}
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "unitask", Version: "1"}, &sdk.ClientOptions{
 		Capabilities:           &sdk.ClientCapabilities{}, // neither roots, nor sampling, nor elicitation
@@ -171,7 +194,7 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*conn
 		stop()
 		<-closed
 	})
-	list, err := fetchList(ctx, session)
+	list, err := c.fetchList(ctx)
 	if err != nil {
 		c.end()
 		return nil, nil, err
@@ -193,8 +216,10 @@ func (l *limitedHTTP) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+l.token)
 	}
 	res, err := l.next.RoundTrip(req)
-	if err == nil && req.Method == http.MethodPost { // else a stream of events, each of which is bounded
+	if err == nil && req.Method == http.MethodPost {
 		res.Body = &bounded{ReadCloser: res.Body, left: l.most, over: l.over}
+	} else if err == nil { // a stream of events
+		res.Body = &bounded{ReadCloser: res.Body, left: maxStream, over: new(atomic.Bool)}
 	}
 	return res, err
 }
@@ -218,11 +243,12 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lines ends with an error in a line that is too long.
+// lines ends with an error in a line that is too long, or after too many.
 type lines struct {
 	io.ReadCloser
 	most, line int
 	over       *atomic.Bool
+	left       *atomic.Int64
 }
 
 func (l *lines) Read(p []byte) (int, error) {
@@ -230,6 +256,9 @@ func (l *lines) Read(p []byte) (int, error) {
 	for _, c := range p[:n] {
 		if l.line++; c == '\n' {
 			l.line = 0
+			if l.left.Add(-1) < 0 {
+				return 0, fmt.Errorf("the server sent more than %d messages", maxMessages)
+			}
 		}
 	}
 	if l.line > l.most {
@@ -262,7 +291,6 @@ func startProcess(s *policy.ToolServer, stderr io.Writer) (*process, error) {
 	cmd := exec.Command(program, s.Command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stderr = dir, environment(s), stderr
 	cmd.SysProcAttr = attributes()
-	cmd.WaitDelay = endTime
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
 		var stdout io.ReadCloser
@@ -299,6 +327,7 @@ func (p *process) run(cmd *exec.Cmd, remove func()) error {
 		case <-time.After(endTime):
 		}
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group: also what the server started
+		_ = cmd.Process.Kill()                              // if it has left its group
 		<-ended
 		_ = p.stdout.Close()
 		remove()
