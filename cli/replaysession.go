@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -50,6 +51,10 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 	}
 	if err != nil {
 		return usage(err)
+	}
+	if len(req.Tools) > 0 {
+		return usage(fmt.Errorf("session %s had tools of %s: only runs answer their calls from the record", id,
+			strings.Join(req.Tools, ", ")))
 	}
 	a.deniedThen(rt, id)
 	if req.Secrets, req.SecretHosts, err = a.readSecrets(cmd.Context(), req.SecretNames()); err != nil {

@@ -46,7 +46,7 @@ func (a *app) toolsPin() *cobra.Command {
 their list into the table. Code may only call tools of a list that was reviewed so. When a server
 has another list, its calls fail until you pin it again.
 
-The server works on this host. A file that was trusted stays trusted.`,
+The server works on this host, so the file must be trusted (unitask policy trust). It stays so.`,
 		Example: `  unitask tools pin github`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,6 +60,9 @@ The server works on this host. A file that was trusted stays trusted.`,
 			}
 			folder, err := a.homeFolder()
 			if err != nil {
+				return err
+			}
+			if err := mayStart(folder, file); err != nil {
 				return err
 			}
 			a.ui.note("starting %s", safe(strings.Join(append(server.Command, server.URL), " ")))
@@ -102,16 +105,24 @@ func toolRows(server *policy.ToolServer, list *toolhost.List) (rows [][]string) 
 	return rows
 }
 
-// writePin writes a pin into the server's table, and trusts the file again if it was trusted.
+// mayStart reports an error unless the user trusts the file, whose commands work on this host.
+func mayStart(folder string, file *policy.Ceiling) error {
+	err := policy.OpenTrust(folder).Of(file)
+	if errors.Is(err, policy.ErrNotTrusted) {
+		return usage(fmt.Errorf("%w: its commands work on this host; read it, then: unitask policy trust %s", err,
+			safe(file.Path)))
+	}
+	return err
+}
+
+// writePin writes a pin into the server's table of a trusted file, which stays trusted.
 func (a *app) writePin(folder string, file *policy.Ceiling, name, digest string) error {
 	file, err := policy.ReadCeiling(file.Path) // again: it may have changed while the server started
 	if err != nil {
 		return err
 	}
-	trust := policy.OpenTrust(folder)
-	untrusted := trust.Of(file)
-	if untrusted != nil && !errors.Is(untrusted, policy.ErrNotTrusted) {
-		return untrusted
+	if err := mayStart(folder, file); err != nil {
+		return err
 	}
 	text, err := os.ReadFile(file.Path)
 	if err != nil {
@@ -128,15 +139,11 @@ func (a *app) writePin(folder string, file *policy.Ceiling, name, digest string)
 	if err := atomicfile.Write(file.Path, now, st.Mode().Perm()); err != nil {
 		return err
 	}
-	if untrusted != nil {
-		a.ui.note("runs get these tools once you trust the file: unitask policy trust %s", safe(file.Path))
-		return nil
-	}
 	again, err := policy.ReadCeiling(file.Path)
 	if err != nil {
 		return err
 	}
-	return trust.Add(again, time.Now())
+	return policy.OpenTrust(folder).Add(again, time.Now())
 }
 
 func (a *app) toolsLs() *cobra.Command {

@@ -18,7 +18,7 @@ const (
 // of the netlog. It ends with the network.
 func (f *forwarder) serveTools(r *tcp.ForwarderRequest) {
 	defer f.toolsOpen.Add(-1)
-	if f.toolsOpen.Add(1) > maxToolConnections {
+	if f.toolsOpen.Add(1) > maxToolConnections || !f.rate.Allow() {
 		r.Complete(true)
 		return
 	}

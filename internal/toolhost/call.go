@@ -173,11 +173,12 @@ func (s *Service) approve(ctx context.Context, line *Call, arguments []byte) err
 	if s.cfg.Ask == nil {
 		return fail("denied", "nobody is there to be asked about the call")
 	}
-	shown := string(arguments)
-	if len(shown) > maxShownAsking {
-		shown = strings.ToValidUTF8(shown[:maxShownAsking], "") + " [cut]"
+	if len(arguments) > maxShownAsking { // what is cut off could be what matters
+		return fail("denied", "arguments of %d bytes can't be shown to somebody who is asked: at most %d", len(arguments),
+			maxShownAsking)
 	}
-	if ok, why := s.cfg.Ask(ctx, Question{line.Server + "." + line.Tool, shown, line.Rule}); !ok {
+	question := Question{line.Server + "." + line.Tool, string(arguments), line.Rule}
+	if ok, why := s.cfg.Ask(ctx, question); !ok {
 		return fail("denied", "the call was not approved: %s", why)
 	}
 	return nil

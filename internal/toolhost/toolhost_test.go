@@ -283,6 +283,8 @@ func TestAttackToolsApproval(t *testing.T) {
 	attack.Check(t, "a call that is denied", "denied", code(r.send(t, "POST", "/call/test/echo", `{"text":"a"}`)))
 	attack.Check(t, "a call that is allowed", `"`+secret+`"`,
 		code(r.send(t, "POST", "/call/test/echo", `{"text":"`+secret+`"}`)))
+	long := `{"text":"a` + strings.Repeat(" ", maxShownAsking) + `"}`
+	attack.Check(t, "arguments too long to be shown", "denied", code(r.send(t, "POST", "/call/test/echo", long)))
 	attack.Check(t, "the questions", `[{test.echo {"text":"a"} tools.test.approve} `+
 		`{test.echo {"text":"[redacted]"} tools.test.approve}]`, fmt.Sprint(asked))
 	none := newRig(t, p, nil)
