@@ -129,8 +129,8 @@ func otherLanguage(f Facts) *run.Hint {
 var noTools = regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named 'unitask_tools'|` +
 	`^Error \[ERR_UNSUPPORTED_ESM_URL_SCHEME\]: .*'unitask:'|unitask-tool: (command )?not found`)
 
-// missingTools returns a hint that the run has no tools, nil if its code does not want them. No package is named: anybody
-// could publish one of that name.
+// missingTools returns a hint that the run has no tools, nil if its code does not want them. No package is named:
+// anybody could publish one of that name.
 func missingTools(f Facts) *run.Hint {
 	if len(f.Granted.Tools) > 0 || !noTools.MatchString(f.Stderr) {
 		return nil

@@ -82,7 +82,8 @@ func TestAttackLeftHint(t *testing.T) {
 	}
 }
 
-const noToolsText = "this run has no tools: --tools NAME asks for those of a server; `unitask tools ls` lists the servers"
+const noToolsText = "this run has no tools: --tools NAME asks for those of a server; " +
+	"`unitask tools ls` lists the servers"
 
 // A hint about something missing names what provides it.
 func TestMissing(t *testing.T) {
