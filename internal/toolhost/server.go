@@ -149,7 +149,7 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*conn
 	c := &connection{large: new(atomic.Bool), left: new(atomic.Int64), gone: make(chan struct{})}
 	c.left.Store(maxMessages)
 	var transport sdk.Transport
-	stop := func() {}
+	var stop func()
 	most := int(s.MaxResult) + lineReserve
 	if s.URL != "" {
 		next := http.DefaultTransport.(*http.Transport).Clone()
