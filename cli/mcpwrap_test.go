@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,8 +97,8 @@ func TestWrapDocs(t *testing.T) {
 // A server ends if it prints nothing for some time after the end of its input. Until then it may be silent.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ended := time.Time{}
-		l := &linger{end: func() { ended = time.Now() }}
+		var ended atomic.Bool
+		l := &linger{end: func() { ended.Store(true) }}
 		in, out := &wrapInput{strings.NewReader("x"), l}, &wrapOutput{io.Discard, l}
 		step := func(d time.Duration) {
 			testwait.Pass(d)
@@ -114,11 +115,11 @@ func TestLinger(t *testing.T) {
 		step(lingerTime / 2)
 		_, _ = out.Write(buffer)
 		step(lingerTime / 2)
-		if !ended.IsZero() {
+		if ended.Load() {
 			t.Error("it has ended although it printed")
 		}
 		step(lingerTime)
-		if ended.IsZero() {
+		if !ended.Load() {
 			t.Error("it has not ended")
 		}
 		l.stop()
