@@ -15,10 +15,15 @@ func TestResolve(t *testing.T) {
 	want := Effective{MemoryMB: 512, CPUs: 1, Timeout: time.Minute, OutputBytes: 16 << 20, MaxProcesses: 512,
 		Packages: []PackageRule{},
 		AllowNet: []NetRule{}, Ask: []NetRule{}, AllowTCP: []TCPRule{}, AllowHTTP: []HTTPRule{}, Secrets: []SecretRule{},
-		Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30,
-		MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
+		Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, Tools: []string{}, MaxConnections: 128,
+		MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
+	}
+	for i, v := 0, reflect.ValueOf(e); i < v.NumField(); i++ {
+		if f := v.Field(i); f.Kind() == reflect.Slice && f.IsNil() {
+			t.Errorf("%s is null in JSON, and not an empty list", v.Type().Field(i).Name)
+		}
 	}
 	for name, c := range map[string]struct {
 		req   Request

@@ -191,6 +191,7 @@ func (toolNames) resolve(f *Field, r *Request, e *Effective) error {
 	if len(r.Tools) > maxToolServers {
 		return f.wrong(len(r.Tools), fmt.Sprintf("are too many: at most %d", maxToolServers))
 	}
+	e.Tools = []string{}
 	for _, name := range r.Tools {
 		if !IsToolServerName(name) {
 			return f.wrong(fmt.Sprintf("%.100q", name), "is no name of a [tools.NAME] table: lower-case letters, digits and _")
