@@ -165,7 +165,7 @@ picture: image
 VERSION ?= 0.1.0
 PARTS ?= -parts
 dist:
-	$(GO) run ./hack/dist -version $(VERSION) $(PARTS) $(if $(QEMU),-qemu $(QEMU))
+	$(GO) run ./hack/dist -version $(VERSION) $(PARTS) $(if $(QEMU),-qemu $(QEMU)) $(if $(SIGN),-sign $(SIGN))
 
 # The program, its manual pages and completions below a folder: make install PREFIX=/usr/local (DESTDIR comes before it).
 PREFIX ?= /usr/local

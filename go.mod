@@ -3,6 +3,7 @@ module github.com/unitask/unitask
 go 1.26.3
 
 require (
+	aead.dev/minisign v0.3.0
 	connectrpc.com/connect v1.19.1
 	github.com/BurntSushi/toml v1.6.0
 	github.com/ProtonMail/go-crypto v1.5.2

@@ -144,7 +144,7 @@ machine gone, record kept.`,
 		a.eventsCommand(),
 		a.secretCommand(), a.toolsCommand(), a.webCommand(),
 		a.diskCommand(), a.statsCommand(), a.languagesCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(),
-		a.fleetCommand())
+		a.fleetCommand(), a.selfCommand(), a.uninstallCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)
@@ -209,8 +209,8 @@ func wrapArgs(cmd *cobra.Command) {
 func emptyFlag(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "policy", "out", "pcap", "ca", "http", "token-file", "jwks", "audience", "issuer", "url", "tls-cert", "tls-key",
-			"kind", "owner", "since":
+		case "policy", "out", "release", "pcap", "ca", "http", "token-file", "jwks", "audience", "issuer", "url",
+			"tls-cert", "tls-key", "kind", "owner", "since":
 			if flag.Value.String() == "" && err == nil {
 				err = fmt.Errorf("--%s is empty: give it a value, or leave it out", flag.Name)
 			}

@@ -15,7 +15,7 @@ import (
 
 // verbs are the words that help begins with.
 var verbs = strings.Fields(`Answer Boot Build Change Check Copy End Fetch Give Have Hold Keep Let List Look Open Pause
-	Print Put Read Remove Resume Run Serve Show Sign Start Review Take Wait Write`)
+	Print Put Read Remove Replace Resume Return Run Serve Show Sign Start Review Take Update Wait Write`)
 
 // Help begins with a verb, fits 100 columns and narrower terminals, and names the values of flags.
 func TestHelp(t *testing.T) {

@@ -3,6 +3,7 @@ module github.com/unitask/unitask/hack
 go 1.26.3
 
 require (
+	aead.dev/minisign v0.3.0
 	github.com/BurntSushi/toml v1.6.0
 	github.com/creack/pty v1.1.24
 	github.com/diskfs/go-diskfs v1.9.4

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/unitask/unitask/cli"
+	"github.com/unitask/unitask/internal/selfupdate"
 )
 
 // shells are the shells with completions, with the file names that their packages install.
@@ -112,7 +113,7 @@ func sums(dir string) error {
 	}
 	var text strings.Builder
 	for _, e := range entries {
-		if e.IsDir() || e.Name() == sumsFile {
+		if e.IsDir() || e.Name() == selfupdate.SumsFile || e.Name() == selfupdate.SignatureFile {
 			continue
 		}
 		sum, err := digest(filepath.Join(dir, e.Name()))
@@ -121,7 +122,5 @@ func sums(dir string) error {
 		}
 		fmt.Fprintf(&text, "%s  %s\n", sum, e.Name())
 	}
-	return os.WriteFile(filepath.Join(dir, sumsFile), []byte(text.String()), 0o644)
+	return os.WriteFile(filepath.Join(dir, selfupdate.SumsFile), []byte(text.String()), 0o644)
 }
-
-const sumsFile = "SHA256SUMS"

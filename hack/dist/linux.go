@@ -119,7 +119,7 @@ func install(version, destdir, prefix string) error {
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "unitask")
-	if err := build(program, version, runtime.GOOS, runtime.GOARCH); err != nil {
+	if err := build(program, version, runtime.GOOS, runtime.GOARCH, publisher{}, sameBytes); err != nil {
 		return err
 	}
 	if _, err := extras(version, dir); err != nil {

@@ -5,7 +5,7 @@
 // architecture, and packages of it. image/bundles.lock puts their digests into the programs. Those for npm and PyPI
 // hold a QEMU, too, with -qemu.
 //
-//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR]
+//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR] [-sign KEY]
 //	go run ./hack/dist -version 1.2.3 -install /usr/local
 //
 // Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and server.json 2025-12-11
@@ -13,6 +13,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -43,10 +44,12 @@ func main() {
 		"the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
 	qemu := flag.String("qemu", "",
 		"folder with a QEMU for each architecture, as hack/qemu builds it: for the packages of parts")
+	key := flag.String("sign", "",
+		"file with a minisign secret key: signs SHA256SUMS, and puts the public key into the programs")
 	prefix := flag.String("install", "", "install this system's program below this folder instead: /usr/local")
 	flag.Parse()
-	err := error(nil)
-	if *prefix == "" && *withParts {
+	by, err := openKey(*key)
+	if err == nil && *prefix == "" && *withParts {
 		err = parts(*version, *out, *only)
 	}
 	switch {
@@ -54,7 +57,7 @@ func main() {
 	case *prefix != "":
 		err = install(*version, os.Getenv("DESTDIR"), *prefix)
 	default:
-		err = dist(*version, *out, *only, *qemu)
+		err = dist(*version, *out, *only, *qemu, by)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
@@ -113,18 +116,19 @@ func check(version string) error {
 
 // made is what a release's index files name.
 type made struct {
+	by        publisher
 	packages  []any    // of the MCP registry's entry
 	platforms []string // npm packages with the program
 }
 
-func dist(version, out, only, qemu string) error {
+func dist(version, out, only, qemu string, by publisher) error {
 	if err := check(version); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	var all made
+	all := made{by: by}
 	for _, s := range systems {
 		if only != "" && only != s.os+"/"+s.arch {
 			continue
@@ -146,7 +150,7 @@ func dist(version, out, only, qemu string) error {
 		"repository": map[string]string{"url": repository, "source": "github"},
 		"packages":   append(all.packages, registryPackage("npm", version, "npx"), registryPackage("pypi", python, "uvx")),
 	})
-	return errors.Join(err, sums(out))
+	return cmp.Or(err, sums(out), by.sign(version, out))
 }
 
 // registryName is the server's name in the MCP registry. The registry looks for it in the packages.
@@ -159,10 +163,13 @@ func registryPackage(registry, version, runner string) map[string]any {
 		"transport":        map[string]string{"type": "stdio"}}
 }
 
-// build builds the program of a system, which says that it is of this version.
-func build(program, version, system, arch string) error {
-	flags := "-ldflags=-s -w -X github.com/unitask/unitask/cli.released=v" + version
-	cmd := exec.Command("go", "build", "-trimpath", flags, "-o", program, "./cli/unitask")
+// sameBytes makes go build's output independent of the folder of the source.
+const sameBytes = "-trimpath"
+
+// build builds the program of a system, which says that it is of this version. More flags of go build may follow.
+func build(program, version, system, arch string, by publisher, more ...string) error {
+	flags := "-ldflags=-s -w -X github.com/unitask/unitask/cli.released=v" + version + by.flags()
+	cmd := exec.Command("go", append(append([]string{"build"}, more...), flags, "-o", program, "./cli/unitask")...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+system, "GOARCH="+arch)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, text)
@@ -174,7 +181,7 @@ func build(program, version, system, arch string) error {
 func (all *made) system(version, system, arch, out, qemu string) error {
 	name := fmt.Sprintf("unitask_%s_%s_%s", version, system, arch)
 	program := filepath.Join(out, name, "unitask")
-	if err := build(program, version, system, arch); err != nil {
+	if err := build(program, version, system, arch, all.by, sameBytes); err != nil {
 		return err
 	}
 	files, err := extras(version, filepath.Dir(program))

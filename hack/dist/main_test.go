@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/selfupdate"
 )
 
 // The other files of a release are complete, and the same on a second build.
@@ -44,9 +46,9 @@ func TestSameBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := os.ReadFile(filepath.Join(dir, sumsFile))
+		list, err := os.ReadFile(filepath.Join(dir, selfupdate.SumsFile))
 		if sum, digestErr := digest(name); err != nil || digestErr != nil || string(list) != sum+"  a.tar.gz\n" {
-			t.Errorf("%s: %q", sumsFile, list)
+			t.Errorf("%s: %q", selfupdate.SumsFile, list)
 		}
 		parts, err := bom(self, "1.2.3")
 		if err != nil {

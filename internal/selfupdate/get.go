@@ -1,0 +1,83 @@
+package selfupdate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/internal/fetch"
+)
+
+const answerTime = 30 * time.Second // until an answer begins, and without a byte
+
+// open returns a file of a release: from a folder, or from an address. The caller closes it.
+func open(ctx context.Context, from, name string) (io.ReadCloser, error) {
+	at, err := url.Parse(from)
+	if err != nil || at.Scheme != "https" && at.Scheme != "http" {
+		f, err := os.Open(filepath.Join(from, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s is no release: %w", from, err)
+		}
+		return f, err
+	}
+	at.Path = strings.TrimSuffix(at.Path, "/") + "/" + name
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	transport := fetch.Transport(nil, at.Host)
+	transport.ResponseHeaderTimeout = answerTime
+	answer, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		answer.Body.Close()
+		return nil, fmt.Errorf("%s: %s", at.Redacted(), answer.Status)
+	}
+	return &stalled{answer.Body, time.AfterFunc(answerTime, func() { answer.Body.Close() })}, nil
+}
+
+// stalled is an answer that ends if it brings no byte for a while.
+type stalled struct {
+	io.ReadCloser
+	timer *time.Timer
+}
+
+func (s *stalled) Read(b []byte) (int, error) {
+	n, err := s.ReadCloser.Read(b)
+	if !s.timer.Reset(answerTime) && err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the answer brought nothing for %v", answerTime)
+	}
+	return n, err
+}
+
+func (s *stalled) Close() error {
+	s.timer.Stop()
+	return s.ReadCloser.Close()
+}
+
+// get returns a small file of a release.
+func get(ctx context.Context, from, name string, most int64) ([]byte, error) {
+	f, err := open(ctx, from, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s of %s: %w", name, from, err)
+	case int64(len(text)) > most:
+		return nil, fmt.Errorf("%s of %s has more than %d bytes: it is no release's", name, from, most)
+	}
+	return text, nil
+}
