@@ -5,7 +5,7 @@
 // architecture, and packages of it. image/bundles.lock puts their digests into the programs. Those for npm and PyPI
 // hold a QEMU, too, with -qemu.
 //
-//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR] [-sign KEY]
+//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR] [-sign FILE | -key KEY]
 //	go run ./hack/dist -version 1.2.3 -install /usr/local
 //
 // Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and server.json 2025-12-11
@@ -44,11 +44,12 @@ func main() {
 		"the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
 	qemu := flag.String("qemu", "",
 		"folder with a QEMU for each architecture, as hack/qemu builds it: for the packages of parts")
+	public := flag.String("key", "", "minisign public key for the programs of a release that is signed elsewhere")
 	key := flag.String("sign", "",
 		"file with a minisign secret key: signs SHA256SUMS, and puts the public key into the programs")
 	prefix := flag.String("install", "", "install this system's program below this folder instead: /usr/local")
 	flag.Parse()
-	by, err := openKey(*key)
+	by, err := openKey(*key, *public)
 	if err == nil && *prefix == "" && *withParts {
 		err = parts(*version, *out, *only)
 	}

@@ -11,16 +11,20 @@ import (
 	"github.com/unitask/unitask/internal/selfupdate"
 )
 
-// publisher signs a release. Without a key, nothing is signed, and programs can't update themselves.
-type publisher struct{ key *minisign.PrivateKey }
+// publisher signs a release. Without a secret key nothing is signed. Without a public key, programs can't update
+// themselves.
+type publisher struct {
+	public string
+	key    *minisign.PrivateKey
+}
 
 // passwordVariable is the environment's variable with the password of the secret key.
 const passwordVariable = "UNITASK_SIGN_PASSWORD"
 
-// openKey reads a secret key as `minisign -G` writes it. A name of "" is no key.
-func openKey(name string) (publisher, error) {
+// openKey reads a secret key as `minisign -G` writes it. Without one, there is at most a public key.
+func openKey(name, public string) (publisher, error) {
 	if name == "" {
-		return publisher{}, nil
+		return publisher{public: public}, nil
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -35,17 +39,16 @@ func openKey(name string) (publisher, error) {
 	if err != nil {
 		return publisher{}, fmt.Errorf("secret key %s (its password is in %s): %w", name, passwordVariable, err)
 	}
-	return publisher{key}, nil
+	return publisher{key.Public().(minisign.PublicKey).String(), key}, nil
 }
 
 // flags are the linker's, which put the public key and the address of releases into a program.
 func (p publisher) flags() string {
-	if p.key == nil {
+	if p.public == "" {
 		return ""
 	}
 	const at = " -X github.com/unitask/unitask/internal/selfupdate."
-	return at + "key=" + p.key.Public().(minisign.PublicKey).String() +
-		at + "from=" + repository + "/releases/latest/download"
+	return at + "key=" + p.public + at + "from=" + repository + "/releases/latest/download"
 }
 
 // sign signs SHA256SUMS. The signature is the same each time: it has no date.

@@ -43,11 +43,11 @@ func TestSelfUpdate(t *testing.T) {
 	if err := write(filepath.Join(dir, "key"), text); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openKey(filepath.Join(dir, "key")); err == nil || !strings.Contains(err.Error(), passwordVariable) {
+	if _, err := openKey(filepath.Join(dir, "key"), ""); err == nil || !strings.Contains(err.Error(), passwordVariable) {
 		t.Errorf("without the password: %v", err)
 	}
 	t.Setenv(passwordVariable, "secret")
-	by, err := openKey(filepath.Join(dir, "key"))
+	by, err := openKey(filepath.Join(dir, "key"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
