@@ -144,7 +144,7 @@ func (a *app) learned(p *learn.Proposal, again []replayed, f learnFlags) {
 		a.ui.table("KEY|RULE|REQUESTS|RUNS|NOTE", rows)
 		a.ui.note("wrote %s; unitask policy trust %[1]s gives it to models, too", safe(f.output))
 	}
-	a.ui.note("the file allows %s of the runs; %s left out", count(p.Checked, "different request"),
+	a.ui.note("checked: the file allows %s of the runs; %s left out", count(p.Checked, "request"),
 		count(len(p.Left), "kind"))
 	for _, text := range p.Unknown {
 		a.ui.note("not known: %s", safe(text))

@@ -18,6 +18,11 @@ func (l *learner) check(p *Proposal) error {
 	if err != nil {
 		return fmt.Errorf("check the proposal: %w", err)
 	}
+	for key := range l.tools { // the others are left out already
+		if server := ceiling.ToolServer(key[0]); server != nil && server.Allows(key[1]) {
+			p.Checked++
+		}
+	}
 	for _, src := range l.sources {
 		asked := policy.Asked(src.granted)
 		asked = policy.Request{AllowNet: asked.AllowNet, AllowNetAny: asked.AllowNetAny, Ask: asked.Ask,

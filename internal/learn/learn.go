@@ -70,7 +70,7 @@ type Proposal struct {
 	Left    []Left   `json:"left,omitempty"`
 	Unknown []string `json:"unknown,omitempty"` // what the records can't tell
 	File    string   `json:"file"`              // the text of the ceiling
-	Checked int      `json:"checked"`           // different requests of runs that the ceiling allows
+	Checked int      `json:"checked"`           // different requests and tools that the ceiling allows
 	// Offline are the runs that connected to nothing: their replay repeats nothing outside of its machine.
 	Offline []string `json:"offline"`
 }

@@ -211,8 +211,8 @@ in = [1, 2]
 	if fmt.Sprintf("%+v", was) != fmt.Sprintf("%+v", now) {
 		t.Errorf("was %+v, is %+v", was, now)
 	}
-	if len(p.Left) != 2 {
-		t.Errorf("left out: %v", p.Left)
+	if len(p.Left) != 2 || p.Checked != 2 {
+		t.Errorf("left out: %v; %d checked", p.Left, p.Checked)
 	}
 	if p, err = From(store, []string{"r1"}, Options{}); err != nil || len(p.Lines) != 0 ||
 		!strings.Contains(p.File, "no policy file here has the table [tools.github]") {
