@@ -49,7 +49,7 @@ var floors = [][]string{
 	{"internal/egress", "internal/failure", "internal/toolhost", "internal/web"},
 	{"internal/audit/runlog", "internal/spans"},
 	{"internal/approval", "internal/paused"},
-	{"internal/history", "internal/language"},
+	{"internal/history", "internal/language", "internal/learn"},
 	{"internal/imagefile"},
 	{"debug/attach", "internal/catalog"},
 	{"internal/doctor", "internal/hints", "internal/install", "internal/program"},

@@ -26,7 +26,7 @@ more gets less, and says so. While a file can't be read as it was meant (an unkn
 key, a wrong type, written by others), no code runs.
 
 What models get (unitask mcp) is narrower: see unitask policy trust.`,
-	}, a.policyShow(), a.policyInit(), a.policyTrust(), a.policySet())
+	}, a.policyShow(), a.policyInit(), a.policyTrust(), a.policySet(), a.policyLearn())
 }
 
 func (a *app) policyShow() *cobra.Command {

@@ -204,3 +204,18 @@ func normalName(s string) (string, bool) {
 	}
 	return "", false
 }
+
+// Decide returns the text of the rule that allows a connection to a name, or to an address if the name is "". It
+// returns the reason if there is none. It judges as a Network does before it resolves the name.
+func Decide(rules []Rule, name string, addr netip.Addr, port uint16) (rule, reason string) {
+	f := filter{rules: rules}
+	t := target{name: name, addr: addr, port: port}
+	found := f.connect(t)
+	if found.rule == nil && hostname.Loopback(name, addr) {
+		found = f.gateway(port)
+	}
+	if found.rule == nil {
+		return "", found.reason
+	}
+	return found.rule.Text, ""
+}

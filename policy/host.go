@@ -331,3 +331,9 @@ func commonPort(a, b uint16) (uint16, bool) {
 
 // intersect returns what two rules both allow: exactly the same, or nothing. 127.0.0.1, localhost and [::1] all differ.
 func (r TCPRule) intersect(o TCPRule) (TCPRule, bool) { return r, r == o }
+
+// Covers reports whether the rule allows everything that another one allows.
+func (r NetRule) Covers(o NetRule) bool {
+	both, ok := r.intersect(o)
+	return ok && both == o
+}

@@ -14,7 +14,7 @@ import (
 // Limits of tools.
 const (
 	maxToolServers  = 32
-	maxToolTexts    = 64   // entries of each list of a server
+	MaxToolTexts    = 64   // entries of each list of a server
 	maxToolText     = 4096 // bytes of each text
 	toolTime        = time.Minute
 	maxToolTime     = time.Hour
@@ -379,7 +379,7 @@ func isToolPattern(text string) bool {
 
 func toolTexts(value any, valid func(string) bool) (list []string, ok bool) {
 	list, ok = textsOf(value)
-	return list, ok && len(list) <= maxToolTexts &&
+	return list, ok && len(list) <= MaxToolTexts &&
 		!slices.ContainsFunc(list, func(text string) bool { return len(text) > maxToolText || !valid(text) })
 }
 
@@ -387,7 +387,7 @@ func toolTexts(value any, valid func(string) bool) (list []string, ok bool) {
 func (s *ToolServer) readWhere(value any) error {
 	const use = `use tool = "PATTERN", argument = "NAME", and one of equals, in = […] and matches = "REGEXP"`
 	list, ok := value.([]map[string]any)
-	if !ok || len(list) > maxToolTexts {
+	if !ok || len(list) > MaxToolTexts {
 		return errors.New(use)
 	}
 	for _, table := range list {
@@ -406,7 +406,7 @@ func (s *ToolServer) readWhere(value any) error {
 				kinds++
 			case "in":
 				c.In, fits = v.([]any)
-				fits = fits && len(c.In) <= maxToolTexts && !slices.ContainsFunc(c.In, func(v any) bool { return !isToolValue(v) })
+				fits = fits && len(c.In) <= MaxToolTexts && !slices.ContainsFunc(c.In, func(v any) bool { return !isToolValue(v) })
 				kinds++
 			case "matches":
 				var text string

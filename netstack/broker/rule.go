@@ -199,3 +199,9 @@ func (r *Rule) matches(method, plain string) bool {
 	}
 	return httppath.Match(r.Path, plain)
 }
+
+// Decide reports whether rules allow a request, and the reason if they do not. path is as in the request.
+func Decide(rules []Rule, host, method, path string) (allowed bool, reason string) {
+	d := decide(rules, host, method, path)
+	return d.allowed, d.reason
+}

@@ -1,0 +1,94 @@
+package learn
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/netstack/broker"
+	"github.com/unitask/unitask/policy"
+)
+
+// check asks the proposed ceiling about each request of each run, as a replay would: the run's own grants are cut to
+// the ceiling, and the network's rules decide. What it does not allow is left out.
+func (l *learner) check(p *Proposal) error {
+	ceiling, err := policy.ParseCeiling("the proposal", []byte(p.text()))
+	if err != nil {
+		return fmt.Errorf("check the proposal: %w", err)
+	}
+	for key := range l.tools { // the others are left out already
+		if server := ceiling.ToolServer(key[0]); server != nil && server.Allows(key[1]) {
+			p.Checked++
+		}
+	}
+	for _, src := range l.sources {
+		asked := policy.Asked(src.granted)
+		asked = policy.Request{AllowNet: asked.AllowNet, AllowNetAny: asked.AllowNetAny, Ask: asked.Ask,
+			AllowTCP: asked.AllowTCP, AllowHTTP: asked.AllowHTTP}
+		granted, _, err := policy.Resolve(asked, ceiling)
+		if err != nil {
+			return fmt.Errorf("check the proposal with run %s: %w", src.id, err)
+		}
+		all, _, err := policy.Resolve(p.request(), ceiling) // with what was refused then
+		if err != nil {
+			return fmt.Errorf("check the proposal: %w", err)
+		}
+		for r := range src.used {
+			under := granted
+			if r.refused {
+				under = all
+			}
+			if allows(under, r) {
+				p.Checked++
+				continue
+			}
+			what := r.host
+			if r.method != "" {
+				what = r.method + " " + r.host
+			}
+			l.leave(src.id, 1, what, "used, but no rule can be written that allows exactly this")
+		}
+	}
+	return nil
+}
+
+// request asks for all of the proposal.
+func (p *Proposal) request() (r policy.Request) {
+	for _, line := range p.Lines {
+		switch line.Key {
+		case "allowNet":
+			r.AllowNet = append(r.AllowNet, line.Rule)
+		case "ask":
+			r.Ask = append(r.Ask, line.Rule)
+		case "allowTcp":
+			r.AllowTCP = append(r.AllowTCP, line.Rule)
+		}
+	}
+	return r
+}
+
+// allows reports whether grants allow a request.
+func allows(granted policy.Effective, r request) bool {
+	if r.method != "" {
+		allowed, _ := broker.Decide(egress.BrokerRules(granted), r.host, r.method, loggedPath(r.path))
+		return allowed
+	}
+	cfg, _ := egress.Network(netstack.Upstream{}, granted)
+	if r.key == "allowTcp" {
+		rule, err := policy.ParseTCPRule(r.host)
+		if err != nil {
+			return false
+		}
+		text, _ := netstack.Decide(cfg.Rules, rule.Host, rule.Addr, rule.Port)
+		return strings.HasPrefix(text, "tcp ")
+	}
+	name := r.host
+	addr, err := netip.ParseAddr(r.host)
+	if err == nil {
+		name = ""
+	}
+	text, _ := netstack.Decide(cfg.Rules, name, addr, r.port)
+	return text != "" && (r.key != "allowNet" || !strings.HasPrefix(text, "ask "))
+}
