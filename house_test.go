@@ -51,7 +51,7 @@ var floors = [][]string{
 	{"internal/approval", "internal/paused"},
 	{"internal/history", "internal/language", "internal/learn"},
 	{"internal/imagefile"},
-	{"debug/attach", "internal/catalog"},
+	{"debug/attach", "internal/catalog", "internal/console"},
 	{"internal/doctor", "internal/hints", "internal/install", "internal/program"},
 	{"internal/engine", "internal/imagebuild"},
 	{"session"},

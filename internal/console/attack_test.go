@@ -1,0 +1,71 @@
+package console
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/approval"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/testdir"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/record"
+)
+
+// Other pages, other names and old links do not open the console.
+func TestAttackConsoleDoor(t *testing.T) {
+	records := record.Open(testdir.Private(t))
+	c := New("127.0.0.1:1", &approval.Client{Records: records}, &history.Store{Records: records})
+	ask := func(method, path, host, origin, cookie, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Host = host
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		if origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		if cookie != "" {
+			r.AddCookie(&http.Cookie{Name: cookieName, Value: cookie})
+		}
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, r)
+		return w
+	}
+	link := strings.TrimPrefix(c.Link(), "http://127.0.0.1:1")
+	for _, row := range []struct{ name, method, path, host, origin, cookie, body, want string }{
+		{"no cookie", "GET", "/runs", c.host, "", "", "", "401"},
+		{"a guessed cookie", "GET", "/runs", c.host, "", "x", "", "401"},
+		{"rebinding", "GET", link, "evil.example:1", "", "", "", "403"},
+		{"a wrong link", "GET", "/open?link=x", c.host, "", "", "", "403"},
+		{"the link", "GET", link, c.host, "", "", "", "303"},
+		{"the link again", "GET", link, c.host, "", "", "", "403"},
+		{"the page", "GET", "/runs", c.host, "", c.cookie, "", "200"},
+		{"another origin", "POST", "/answer", c.host, "http://evil.example", c.cookie, "form=" + c.form, "403"},
+		{"a form without its token", "POST", "/answer", c.host, "", c.cookie, "verdict=once", "403"},
+		{"a large form", "POST", "/answer", c.host, "", c.cookie,
+			"form=" + c.form + "&x=" + strings.Repeat("a", formBytes), "403"},
+	} {
+		w := ask(row.method, row.path, row.host, row.origin, row.cookie, row.body)
+		attack.Check(t, "console: "+row.name, row.want, strconv.Itoa(w.Code))
+		if w.Header().Get("Content-Security-Policy") != rules {
+			t.Errorf("%s: no rules", row.name)
+		}
+	}
+}
+
+// Script in code, output and host names stays text.
+func TestAttackConsoleText(t *testing.T) {
+	const evil = "<script>alert(1)</script>\x1b]0;x\x07"
+	c := &Console{}
+	w := httptest.NewRecorder()
+	c.show(w, "run.html", map[string]any{"Run": &history.Inspection{Record: &record.Record{ID: evil, Error: evil},
+		Code: evil, Stdout: evil, Stderr: evil, Decisions: []netstack.Decision{{Name: evil, Path: evil, Reason: evil}}}})
+	body, got := w.Body.String(), "text"
+	if strings.Contains(body, "<script") || strings.Contains(body, "\x07") || w.Code != 200 ||
+		strings.Count(body, "&lt;script") < 6 {
+		got = "markup"
+	}
+	attack.Check(t, "console: script in a run", "text", got)
+}
