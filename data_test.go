@@ -239,7 +239,10 @@ func TestImportedAheadEnds(t *testing.T) {
 	// differs between two runs on one host: addresses, and contents of a libdb file
 	differs := regexp.MustCompile(`0x[0-9a-f]+|(x\.db 12288) .*`)
 	programs := testarchive.Open(t, "testdata/importedaheadends.txtar")
-	for _, c := range importedAheadEnds {
+	for i, c := range importedAheadEnds {
+		if !runsNow(i%2 == 1) {
+			continue
+		}
 		code := programs.Text(c.name + ".py")
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

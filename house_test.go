@@ -127,7 +127,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 0,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_533,
+	"bytes of ARCHITECTURE.md":     10_530,
 }
 
 func TestBudgets(t *testing.T) {
@@ -280,7 +280,7 @@ func TestLongIsRun(t *testing.T) {
 		}
 		text, err := os.ReadFile(name)
 		for _, f := range test.FindAllStringSubmatch(string(text), -1) {
-			if !strings.Contains(f[2], "long()") && !strings.Contains(f[2], "UNITASK_TEST_LONG") {
+			if !leaves.MatchString(f[2]) {
 				continue
 			}
 			left = append(left, f[1])
@@ -295,6 +295,9 @@ func TestLongIsRun(t *testing.T) {
 		t.Errorf("only %v: %v", left, err)
 	}
 }
+
+// leaves matches what leaves something to make long.
+var leaves = regexp.MustCompile(`\b(long|runsNow)\(|UNITASK_TEST_LONG`)
 
 // test matches a whole test: its name and its body.
 var test = regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`)
