@@ -1,11 +1,13 @@
 package toolhost
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +29,30 @@ func decodeArguments(text []byte) (map[string]any, error) {
 	if err := json.Unmarshal(text, &arguments); err != nil || arguments == nil {
 		return nil, fail("arguments", "the arguments are no JSON object")
 	}
+	if n := inexact(text); n != "" {
+		return nil, fail("arguments", "the number %.60s would reach the server as another one, as it has more digits than "+
+			"a 64-bit float keeps: pass it as text", n)
+	}
 	return arguments, nil
+}
+
+// inexact returns an integer of a JSON text that changes as a 64-bit float; "" if there is none.
+func inexact(text []byte) string {
+	tokens := json.NewDecoder(bytes.NewReader(text))
+	tokens.UseNumber()
+	for {
+		token, err := tokens.Token()
+		if err != nil { // the end: the text is JSON
+			return ""
+		}
+		n, ok := token.(json.Number)
+		if !ok || strings.ContainsAny(n.String(), ".eE") {
+			continue
+		}
+		if f, err := n.Float64(); err != nil || strconv.FormatFloat(f, 'f', -1, 64) != n.String() {
+			return n.String()
+		}
+	}
 }
 
 // call makes one call, and logs it.

@@ -179,3 +179,15 @@ func TestAttackToolsShell(t *testing.T) {
 	attack.Check(t, "a host that is gone", "true",
 		fmt.Sprint(strings.Contains(shell(t, silent, "1", "test.slow", "{}"), "the call was cut off")))
 }
+
+// A number that a 64-bit float can't keep is refused, and not changed.
+func TestAttackLargeNumbers(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"n": 9007199254740992}`: true, `{"n": -9007199254740991}`: true, `{"n": 1.5, "m": [0, 1e300, 0.1]}`: true,
+		`{"n": 9007199254740993}`: false, `{"o": {"n": [-9007199254740993]}}`: false,
+		`{"n": 1` + strings.Repeat("0", 400) + `}`: false, `{"9007199254740993": "9007199254740993"}`: true,
+	} {
+		_, err := decodeArguments([]byte(text))
+		attack.Check(t, "arguments "+text[:min(len(text), 40)], fmt.Sprint(want), fmt.Sprint(err == nil))
+	}
+}
