@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/netutil"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/console"
@@ -17,6 +18,8 @@ import (
 const (
 	consoleTime  = 10 * time.Second // for a request, and for its answer
 	consoleBytes = 16 << 10         // of a request's head
+	// consoleConnections is how many connections are served at a time. Others wait.
+	consoleConnections = 64
 )
 
 func (a *app) consoleCommand() *cobra.Command {
@@ -42,7 +45,7 @@ records of runs: code, output, files, and why each connection was allowed or ref
 				MaxHeaderBytes: consoleBytes}
 			defer context.AfterFunc(cmd.Context(), func() { server.Close() })()
 			fmt.Fprintln(a.std.Stdout, c.Link())
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := server.Serve(netutil.LimitListener(l, consoleConnections)); !errors.Is(err, http.ErrServerClosed) {
 				return err
 			}
 			return nil

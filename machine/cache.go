@@ -63,7 +63,7 @@ func (c *Cache) Put(key, value string) {
 	c.merge(c.values)
 	alone := c.alone
 	c.mu.Unlock()
-	if alone || os.MkdirAll(filepath.Dir(c.path), 0o700) != nil {
+	if alone || makeInHome(filepath.Dir(c.path)) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cacheLockTime)

@@ -76,7 +76,7 @@ func (s *Templates) Failed(key string, why error) {
 		flags |= os.O_TRUNC
 	}
 	text, err := json.Marshal(failure{time.Now().UTC(), oneLine(why)})
-	if err != nil || os.MkdirAll(s.dir, 0o700) != nil {
+	if err != nil || makeInHome(s.dir) != nil {
 		return
 	}
 	f, err := os.OpenFile(s.failuresFile(key), flags, 0o600)

@@ -253,10 +253,19 @@ func (s *Templates) Room(size int64) error {
 	return nil
 }
 
+// makeInHome creates a folder of the home. It does not bring back a home that somebody has removed meanwhile: templates
+// are made in the background.
+func makeInHome(dir string) error {
+	if err := os.Mkdir(dir, 0o700); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
 // Save stores a snapshot as the template of a key, atomically, and removes the least recently used ones beyond
 // the limit. The caller holds the key's lock.
 func (s *Templates) Save(key string, memory *os.File, state []byte) error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := makeInHome(s.dir); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
 	tmp, err := os.MkdirTemp(s.dir, ".new-")

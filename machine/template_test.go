@@ -333,3 +333,23 @@ func TestLoadAfterClose(t *testing.T) {
 		t.Errorf("one that was handed out: %v", err)
 	}
 }
+
+// A template that is made in the background does not bring back a home that was removed meanwhile.
+func TestRemovedHome(t *testing.T) {
+	if !CanClone {
+		t.Skip("snapshots need Linux's memfd")
+	}
+	memory, err := NewMemory(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	home := filepath.Join(t.TempDir(), "home")
+	s := OpenTemplates(filepath.Join(home, "templates"))
+	s.Failed("key", errors.New("x"))
+	OpenCache(filepath.Join(home, "cache", "memo.json")).Put("a", "1")
+	err = s.Save("key", memory, nil)
+	if _, there := os.Stat(home); !errors.Is(err, fs.ErrNotExist) || !errors.Is(there, fs.ErrNotExist) {
+		t.Errorf("%v; the home: %v", err, there)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/attack"
@@ -27,13 +28,14 @@ func TestAttackConsoleDoor(t *testing.T) {
 			r.Header.Set("Origin", origin)
 		}
 		if cookie != "" {
-			r.AddCookie(&http.Cookie{Name: cookieName, Value: cookie})
+			r.AddCookie(&http.Cookie{Name: c.cookieName(), Value: cookie})
 		}
 		w := httptest.NewRecorder()
 		c.ServeHTTP(w, r)
 		return w
 	}
-	link := strings.TrimPrefix(c.Link(), "http://127.0.0.1:1")
+	const own = "http://127.0.0.1:1"
+	link := strings.TrimPrefix(c.Link(), own)
 	for _, row := range []struct{ name, method, path, host, origin, cookie, body, want string }{
 		{"no cookie", "GET", "/runs", c.host, "", "", "", "401"},
 		{"a guessed cookie", "GET", "/runs", c.host, "", "x", "", "401"},
@@ -43,16 +45,29 @@ func TestAttackConsoleDoor(t *testing.T) {
 		{"the link again", "GET", link, c.host, "", "", "", "403"},
 		{"the page", "GET", "/runs", c.host, "", c.cookie, "", "200"},
 		{"another origin", "POST", "/answer", c.host, "http://evil.example", c.cookie, "form=" + c.form, "403"},
-		{"a form without its token", "POST", "/answer", c.host, "", c.cookie, "verdict=once", "403"},
-		{"a large form", "POST", "/answer", c.host, "", c.cookie,
+		{"no origin", "POST", "/answer", c.host, "", c.cookie, "form=" + c.form, "403"},
+		{"the origin null", "POST", "/answer", c.host, "null", c.cookie, "form=" + c.form, "403"},
+		{"a form without its token", "POST", "/answer", c.host, own, c.cookie, "verdict=once", "403"},
+		{"a button that is none", "POST", "/answer", c.host, own, c.cookie, "form=" + c.form + "&verdict=always", "400"},
+		{"a large form", "POST", "/answer", c.host, own, c.cookie,
 			"form=" + c.form + "&x=" + strings.Repeat("a", formBytes), "403"},
 	} {
 		w := ask(row.method, row.path, row.host, row.origin, row.cookie, row.body)
 		attack.Check(t, "console: "+row.name, row.want, strconv.Itoa(w.Code))
-		if w.Header().Get("Content-Security-Policy") != rules {
-			t.Errorf("%s: no rules", row.name)
+		h := w.Header()
+		if h.Get("Content-Security-Policy") != rules || h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("X-Frame-Options") != "DENY" || h.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: headers %v", row.name, h)
+		}
+		if set := h.Get("Set-Cookie"); set != "" && (!strings.Contains(set, "HttpOnly; SameSite=Strict") ||
+			!strings.HasPrefix(set, "unitask-ui-1=")) {
+			t.Errorf("%s: %s", row.name, set)
 		}
 	}
+	c.opened = time.Now().Add(-openTime - time.Second)
+	attack.Check(t, "console: an old cookie", "401", strconv.Itoa(ask("GET", "/runs", c.host, "", c.cookie, "").Code))
+	c.link, c.linkEnds = "x", time.Now().Add(-time.Second)
+	attack.Check(t, "console: an old link", "403", strconv.Itoa(ask("GET", "/open?link=x", c.host, "", "", "").Code))
 }
 
 // Script in code, output and host names stays text.

@@ -21,7 +21,8 @@ import (
 
 const (
 	linkTime   = 10 * time.Minute // a link that nobody opened ends
-	cookieName = "unitask-ui"
+	openTime   = 12 * time.Hour   // a browser stays logged in
+	cookieName = "unitask-ui-"    // the port follows: browsers send a cookie to all ports of a host
 	pageRuns   = 50       // rows of a list
 	shownBytes = 64 << 10 // of each file of a run
 	formBytes  = 16 << 10 // of a form
@@ -46,6 +47,7 @@ type Console struct {
 	mu           sync.Mutex
 	link         string // "" once it was used
 	linkEnds     time.Time
+	opened       time.Time // when the link was used
 }
 
 // New returns a console at an address, HOST:PORT.
@@ -70,11 +72,12 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", rules)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "same-origin") // without it, a form's Origin would be null
 	h.Set("Cache-Control", "no-store")
 	origin := r.Header.Get("Origin")
+	named := origin == "http://"+c.host || origin == "" && r.Method == http.MethodGet
 	switch {
-	case r.Host != c.host || origin != "" && origin != "null" && origin != "http://"+c.host:
+	case r.Host != c.host || !named:
 		http.Error(w, "this console answers at its own address only", http.StatusForbidden)
 	case r.Method == http.MethodGet && r.URL.Path == "/open":
 		c.open(w, r)
@@ -94,21 +97,26 @@ func (c *Console) open(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	good := c.link != "" && time.Now().Before(c.linkEnds) && same(c.link, r.URL.Query().Get("link"))
 	if good {
-		c.link = ""
+		c.link, c.opened = "", time.Now()
 	}
 	c.mu.Unlock()
 	if !good {
 		http.Error(w, "the link was used or is too old: start unitask ui again", http.StatusForbidden)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.cookie, Path: "/", HttpOnly: true,
-		SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: c.cookieName(), Value: c.cookie, Path: "/", HttpOnly: true,
+		MaxAge: int(openTime / time.Second), SameSite: http.SameSiteStrictMode})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
+func (c *Console) cookieName() string { return cookieName + c.host[strings.LastIndex(c.host, ":")+1:] }
+
 func (c *Console) known(r *http.Request) bool {
-	cookie, err := r.Cookie(cookieName)
-	return err == nil && same(cookie.Value, c.cookie)
+	c.mu.Lock()
+	late := time.Since(c.opened) > openTime
+	c.mu.Unlock()
+	cookie, err := r.Cookie(c.cookieName())
+	return err == nil && !late && same(cookie.Value, c.cookie)
 }
 
 func (c *Console) ours(w http.ResponseWriter, r *http.Request) bool {
