@@ -23,9 +23,9 @@ const (
 	linkTime   = 10 * time.Minute // a link that nobody opened ends
 	openTime   = 12 * time.Hour   // a browser stays logged in
 	cookieName = "unitask-ui-"    // the port follows: browsers send a cookie to all ports of a host
-	pageRuns   = 50       // rows of a list
-	shownBytes = 64 << 10 // of each file of a run
-	formBytes  = 16 << 10 // of a form
+	pageRuns   = 50               // rows of a list
+	shownBytes = 64 << 10         // of each file of a run
+	formBytes  = 16 << 10         // of a form
 )
 
 // rules is what pages may load and do: their style, and forms to us.
