@@ -240,10 +240,10 @@ func TestImportedAheadEnds(t *testing.T) {
 	differs := regexp.MustCompile(`0x[0-9a-f]+|(x\.db 12288) .*`)
 	programs := testarchive.Open(t, "testdata/importedaheadends.txtar")
 	for i, c := range importedAheadEnds {
+		code := programs.Text(c.name + ".py")
 		if !runsNow(i%2 == 1) {
 			continue
 		}
-		code := programs.Text(c.name + ".py")
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			slot(t)
