@@ -33,8 +33,8 @@ test: image
 	$(GOTEST) -p 2 -vet=off -timeout 60m $(TESTFLAGS) $(ALL)
 
 # The tests that `make test` leaves out to save minutes. They are: most cold boots of the egress rules; half of the
-# differential scripts, which mostly boot machines; half of Python's ends with modules imported ahead; two thirds of the other languages' scripts; all of Go's, and data's
-# on Nanos. They compare more clones.
+# differential scripts, which mostly boot machines; half of the ways in which Python ends with modules imported ahead;
+# two thirds of the other languages' scripts; all of Go's, and data's on Nanos. They compare more clones.
 # They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
 # its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
 # disk, servers of a fleet that find each other by routes, the files of a release,

@@ -128,7 +128,7 @@ func get(ctx context.Context, url string) (io.ReadCloser, context.CancelFunc, er
 	}
 	transport := fetch.Transport(nil, req.URL.Host)
 	transport.DisableKeepAlives = true
-	client := &http.Client{Transport: transport}
+	client := &http.Client{Transport: fetch.Patient(transport)}
 	res, err := client.Do(req)
 	if err != nil {
 		cancel()

@@ -55,7 +55,6 @@ type Archive struct {
 const (
 	attempts   = 3
 	retryPause = 300 * time.Millisecond
-	stallTime  = 30 * time.Second // without a byte
 	fileTime   = 30 * time.Minute // for one file
 	maxMessage = 300              // bytes of an error of the network
 )
@@ -191,7 +190,7 @@ func retry(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// read passes the body of a named file below an address to a function. It fails if no byte comes for stallTime.
+// read passes the body of a named file below an address to a function. It fails if no byte comes for fetch.Silence.
 func (a *Archive) read(ctx context.Context, base, name string, body func(io.Reader) error) error {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -199,10 +198,6 @@ func (a *Archive) read(ctx context.Context, base, name string, body func(io.Read
 	}
 	ctx, end := context.WithTimeoutCause(ctx, fileTime, fmt.Errorf("the file did not come in %s", fileTime))
 	defer end()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := time.AfterFunc(stallTime, func() { cancel(fmt.Errorf("no byte came for %s", stallTime)) })
-	defer stall.Stop()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(strings.Split(name, "/")...).String(), nil)
 	if err != nil {
 		return err
@@ -217,7 +212,7 @@ func (a *Archive) read(ctx context.Context, base, name string, body func(io.Read
 	if resp.StatusCode != http.StatusOK {
 		return statusError(resp.StatusCode)
 	}
-	return cause(ctx, body(&lively{resp.Body, stall}))
+	return cause(ctx, body(resp.Body))
 }
 
 // cause returns why a request failed, without the request's address, which may have a login.
@@ -240,24 +235,13 @@ func cause(ctx context.Context, err error) error {
 	return errors.New(bounded.Said(err.Error(), maxMessage))
 }
 
-// lively restarts a timer with each read.
-type lively struct {
-	io.Reader
-	stall *time.Timer
-}
-
-func (l *lively) Read(p []byte) (int, error) {
-	l.stall.Reset(stallTime)
-	return l.Reader.Read(p)
-}
-
 // clients has an *http.Client for each host that the user named.
 var clients sync.Map
 
 func client(host string) *http.Client {
 	c, ok := clients.Load(host)
 	if !ok {
-		c, _ = clients.LoadOrStore(host, &http.Client{Transport: fetch.Transport(nil, host)})
+		c, _ = clients.LoadOrStore(host, &http.Client{Transport: fetch.Patient(fetch.Transport(nil, host))})
 	}
 	return c.(*http.Client)
 }

@@ -124,7 +124,7 @@ func TestAttackLoginInClear(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			way := patient{roundTripper(func(*http.Request) (*http.Response, error) { return nil, told }), sealed}
+			way := sealable{roundTripper(func(*http.Request) (*http.Response, error) { return nil, told }), sealed}
 			_, before := way.RoundTrip(r)
 			r.SetBasicAuth("me", "pw-G7kd0Zt")
 			_, err = way.RoundTrip(r)
@@ -174,7 +174,7 @@ func TestAttackLoginElsewhere(t *testing.T) {
 				return resp, nil
 			})
 			login := remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: "me", Password: "pw-G7kd0Zt"}))
-			_, err := remote.Get(ref, remote.WithContext(t.Context()), login, remote.WithTransport(patient{way, sealed}))
+			_, err := remote.Get(ref, remote.WithContext(t.Context()), login, remote.WithTransport(sealable{way, sealed}))
 			if err == nil || strings.Contains(err.Error(), "G7kd0Zt") ||
 				sealed && !strings.Contains(err.Error(), "plain = true") {
 				t.Errorf("%s, sealed %v: %v", what, sealed, err)

@@ -22,11 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/fetch"
 )
 
-// How long a registry may be silent.
-const (
-	answerTime = 30 * time.Second // until an answer begins, and between two pieces of it
-	tries      = 2
-)
+const tries = 2 // of a request
 
 // Login authenticates a user at a registry: a name and a password, or a token alone.
 type Login struct {
@@ -70,10 +66,10 @@ func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, e
 
 func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option, sealed bool,
 	t *http.Transport) (*Image, error) {
-	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = fetch.DialTime, answerTime
+	t.TLSHandshakeTimeout = fetch.DialTime
 	want := v1.Platform{OS: "linux", Architecture: arch}
 	opts := []remote.Option{
-		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(patient{t, sealed}),
+		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(sealable{fetch.Patient(t), sealed}),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Steps: tries}),
 		remote.WithUserAgent("unitask"),
 	}
@@ -193,10 +189,10 @@ func codesOf(refused *transport.Error) string {
 	return strings.Join(codes, ", ")
 }
 
-// patient ends an answer that stalls. If sealed, there is a login that must not be sent unencrypted. Registries of
+// sealable sends requests to a registry. If sealed, there is a login that must not be sent unencrypted. Registries of
 // private networks are asked without TLS if they don't answer with TLS, and an attacker on the path can cause that. A
-// sealed patient sends no request unencrypted, since the answer could name the address to send the login to.
-type patient struct {
+// sealed one sends no request unencrypted, since the answer could name the address to send the login to.
+type sealable struct {
 	http.RoundTripper
 	sealed bool
 }
@@ -204,51 +200,21 @@ type patient struct {
 // brokenHTTP appears in net/http's errors about malformed HTTP, which quote the answer.
 const brokenHTTP = "transport connection broken"
 
-func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p sealable) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p.sealed && r.URL.Scheme != "https" && !onLoopback(r.URL.Hostname()) {
 		return nil,
 			fmt.Errorf(
 				"%s is not asked without TLS, since its registry has a login: "+
 					"plain = true beside that in the home's configuration allows it", r.URL.Host)
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
-	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))
-	if err != nil {
-		cancel(nil)
-		if strings.Contains(err.Error(), brokenHTTP) {
-			err = fmt.Errorf("%s does not answer as HTTP has it", r.URL.Host)
-		}
-		return nil, err
+	resp, err := p.RoundTripper.RoundTrip(r)
+	if err != nil && strings.Contains(err.Error(), brokenHTTP) {
+		err = fmt.Errorf("%s does not answer as HTTP has it", r.URL.Host)
 	}
-	silent := fmt.Errorf("%s sent nothing for %g s", r.URL.Host, answerTime.Seconds())
-	resp.Body = &watched{resp.Body, time.AfterFunc(answerTime, func() { cancel(silent) }), func() { cancel(nil) }, ctx}
-	return resp, nil
+	return resp, err
 }
 
 func onLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
-}
-
-type watched struct {
-	io.ReadCloser
-	timer  *time.Timer
-	cancel func()
-	ctx    context.Context
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	w.timer.Reset(answerTime)
-	n, err := w.ReadCloser.Read(p)
-	w.timer.Stop()
-	if err != nil && err != io.EOF && w.ctx.Err() != nil {
-		err = context.Cause(w.ctx)
-	}
-	return n, err
-}
-
-func (w *watched) Close() error {
-	w.timer.Stop()
-	w.cancel()
-	return w.ReadCloser.Close()
 }
