@@ -111,7 +111,8 @@ func TestDocsCommands(t *testing.T) {
 				cmd := exec.Command("sh", "-c", c.command)
 				cmd.Dir = dir
 				cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "UNITASK_HOME="+home, "HOME="+dir)
-				if strings.Contains(c.command, "mcp --http") || strings.Contains(c.command, "serve --listen") {
+				if strings.Contains(c.command, "mcp --http") || strings.Contains(c.command, "serve --listen") ||
+					c.command == "unitask ui" {
 					serves(t, c.command, cmd)
 					continue
 				}

@@ -44,6 +44,7 @@ records of runs: code, output, files, and why each connection was allowed or ref
 			server := &http.Server{Handler: c, ReadTimeout: consoleTime, WriteTimeout: consoleTime,
 				MaxHeaderBytes: consoleBytes}
 			defer context.AfterFunc(cmd.Context(), func() { server.Close() })()
+			a.ui.note("serving http://%s; this link opens it once, within ten minutes:", l.Addr())
 			fmt.Fprintln(a.std.Stdout, c.Link())
 			if err := server.Serve(netutil.LimitListener(l, consoleConnections)); !errors.Is(err, http.ErrServerClosed) {
 				return err
