@@ -24,6 +24,7 @@ import (
 const (
 	rebuilt = "can be made again"
 	yours   = "yours"
+	linked  = "a link" // it stays, and so does what it points to
 	foreign = "not unitask's"
 )
 
@@ -36,16 +37,16 @@ type installed struct {
 	Removed bool   `json:"removed"`
 }
 
-// rebuiltIn and yoursIn list the entries of a home. uninstall leaves other entries alone.
+// rebuiltIn and yoursIn list the entries of a home.
 func rebuiltIn(d layout.Dir) []string {
-	return []string{d.Cache(), d.Compiled(), d.Containers(), d.Idempotency(), d.Images(), d.Layers(), d.Lock(""),
-		d.Packages(), d.Templates(), d.Vendor(""), d.Tools(), filepath.Join(string(d), "pool.log"),
-		filepath.Join(string(d), "pool.lock"), filepath.Join(string(d), policy.TrustFile+".lock"), d.Custom()}
+	return []string{d.Cache(), d.Compiled(), d.Containers(), d.Custom(), d.Fleet(), d.Idempotency(), d.Images(),
+		d.Layers(), d.Lock(""), d.Packages(), d.PoolLock(), d.PoolLog(), d.PoolSocket(), d.Templates(), d.Vendor(""),
+		filepath.Join(string(d), policy.TrustFile+".lock"), filepath.Join(string(d), policy.ApprovedFile+".lock")}
 }
 
 func yoursIn(d layout.Dir) []string {
-	return []string{d.Runs(), d.Audit(), d.Sessions(), d.Changes(), d.SigningKey(), d.Config(), d.ImageFiles(),
-		filepath.Join(string(d), "pause.key"), filepath.Join(string(d), policy.TrustFile),
+	return []string{d.Audit(), d.Changes(), d.Config(), d.DebugHistory(), d.ImageFiles(), d.PauseKey(), d.ReplHistory(),
+		d.Runs(), d.Sessions(), d.SigningKey(), d.Tools(), d.Webhooks(), filepath.Join(string(d), policy.TrustFile),
 		filepath.Join(string(d), policy.ApprovedFile)}
 }
 
