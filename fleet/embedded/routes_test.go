@@ -335,7 +335,8 @@ func TestAttackKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	if err := os.WriteFile(filepath.Join(layout.Dir(home).Fleet(), file), left, 0o600); err != nil { // as SIGKILL leaves it
+	// As SIGKILL leaves it.
+	if err := os.WriteFile(filepath.Join(layout.Dir(home).Fleet(), file), left, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Find(home, fleet.Config{URL: Name})
