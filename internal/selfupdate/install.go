@@ -150,6 +150,8 @@ func ours(program string) (fs.FileInfo, error) {
 
 // fetch returns the release's archive in a nameless file, after it has compared the digest.
 func (r *Release) fetch(ctx context.Context, progress func(int64)) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, archiveTime)
+	defer cancel()
 	from, err := open(ctx, r.from, r.archive)
 	if err != nil {
 		return nil, err
