@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask/debug"
+	layout "github.com/unitask/unitask/internal/home"
 )
 
 // prompt is the prompt of a console.
@@ -111,7 +111,7 @@ func (a *app) lineReader(c *debug.Console) (read func() (string, error), leave f
 	if err != nil {
 		return nil, nil, err
 	}
-	typed := openHistory(filepath.Join(home, "debug_history"))
+	typed := openHistory(layout.Dir(home).DebugHistory())
 	editor := term.NewTerminal(struct {
 		io.Reader
 		io.Writer

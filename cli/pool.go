@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
@@ -148,7 +148,7 @@ func (a *app) poolUp() *cobra.Command {
 
 // startPool starts `pool serve` as a separate process, which outlives us.
 func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName string, err error) {
-	logName = filepath.Join(home, "pool.log")
+	logName = layout.Dir(home).PoolLog()
 	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, "", err

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	layout "github.com/unitask/unitask/internal/home"
 )
 
 // entryLines reads lines: with a prompt and a history from a terminal, otherwise as they are.
@@ -69,7 +70,7 @@ func (a *app) entryLines() (entryLines, error) {
 	if err != nil {
 		return entryLines{}, err
 	}
-	history := openHistory(filepath.Join(home, "repl_history"))
+	history := openHistory(layout.Dir(home).ReplHistory())
 	var mu sync.Mutex // guards the terminal's state: a read may still run when the terminal is left
 	left := false
 	leave := func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/disuse"
 	"github.com/unitask/unitask/internal/history"
 	layout "github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/realpath"
 	"github.com/unitask/unitask/internal/selfupdate"
 	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/policy"
@@ -24,6 +26,7 @@ import (
 const (
 	rebuilt = "can be made again"
 	yours   = "yours"
+	linked  = "a link" // it stays, and so does what it points to
 	foreign = "not unitask's"
 )
 
@@ -36,16 +39,16 @@ type installed struct {
 	Removed bool   `json:"removed"`
 }
 
-// rebuiltIn and yoursIn list the entries of a home. uninstall leaves other entries alone.
+// rebuiltIn and yoursIn list the entries of a home.
 func rebuiltIn(d layout.Dir) []string {
-	return []string{d.Cache(), d.Compiled(), d.Containers(), d.Idempotency(), d.Images(), d.Layers(), d.Lock(""),
-		d.Packages(), d.Templates(), d.Vendor(""), d.Tools(), filepath.Join(string(d), "pool.log"),
-		filepath.Join(string(d), "pool.lock"), filepath.Join(string(d), policy.TrustFile+".lock"), d.Custom()}
+	return []string{d.Cache(), d.Compiled(), d.Containers(), d.Custom(), d.Fleet(), d.Idempotency(), d.Images(),
+		d.Layers(), d.Lock(""), d.Packages(), d.PoolLock(), d.PoolLog(), d.PoolSocket(), d.Templates(), d.Vendor(""),
+		filepath.Join(string(d), policy.TrustFile+".lock"), filepath.Join(string(d), policy.ApprovedFile+".lock")}
 }
 
 func yoursIn(d layout.Dir) []string {
-	return []string{d.Runs(), d.Audit(), d.Sessions(), d.Changes(), d.SigningKey(), d.Config(), d.ImageFiles(),
-		filepath.Join(string(d), "pause.key"), filepath.Join(string(d), policy.TrustFile),
+	return []string{d.Audit(), d.Changes(), d.Config(), d.DebugHistory(), d.ImageFiles(), d.PauseKey(), d.ReplHistory(),
+		d.Runs(), d.Sessions(), d.SigningKey(), d.Tools(), d.Webhooks(), filepath.Join(string(d), policy.TrustFile),
 		filepath.Join(string(d), policy.ApprovedFile)}
 }
 
@@ -57,7 +60,8 @@ func (a *app) uninstallCommand() *cobra.Command {
 		Long: `List what unitask has put on this host, with its size. --yes removes the program and what can be
 made again: parts, images, templates, packages, caches. --all also removes what is yours: records,
 the audit log, paused sessions, keys and the configuration. What is not unitask's stays, and so do
-the lines that mcp config has written for clients.
+links and the lines that mcp config has written for clients. A home that is not called .unitask
+must have nothing that is not unitask's.
 
 A program that a package manager has installed stays: the list has its command.`,
 		Example: `  unitask uninstall
@@ -71,26 +75,24 @@ A program that a package manager has installed stays: the list has its command.`
 			if err != nil {
 				return err
 			}
+			list, err := entriesOf(home)
+			if err != nil {
+				return err
+			}
 			if yes {
-				if err := a.idle(cmd.Context()); err != nil {
+				if err := onlyOurs(home, list); err != nil {
+					return err
+				}
+				if err := a.idle(cmd.Context(), home); err != nil {
 					return err
 				}
 			}
-			list := append(a.programs(cmd.Context()), entriesOf(home)...)
-			var failed []error
-			for i := range list {
-				one := &list[i]
-				if yes && one.Removal == "" && (one.Class == rebuilt || all && one.Class == yours) {
-					err := os.RemoveAll(one.Path)
-					one.Removed = err == nil
-					failed = append(failed, err)
-				}
-			}
+			list = append(list, a.programs(cmd.Context())...)
 			if yes {
-				_ = os.Remove(home) // it stays if something is in it
+				err = removeListed(home, list, all)
 			}
 			a.done = list
-			return errors.Join(append(failed, a.report(list, func() { a.printInstalled(list, yes) }))...)
+			return errors.Join(err, a.report(list, func() { a.printInstalled(list, yes) }))
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "remove the program and what can be made again")
@@ -98,16 +100,57 @@ A program that a package manager has installed stays: the list has its command.`
 	return cmd
 }
 
+// onlyOurs refuses a folder that may not be a home: a mistyped UNITASK_HOME could name somebody's vendor and tools.
+func onlyOurs(home string, list []installed) error {
+	if real, err := realpath.Of(home); err == nil && filepath.Base(real) == ".unitask" {
+		return nil
+	}
+	for _, one := range list {
+		if one.Class == foreign {
+			return hint(usage(fmt.Errorf("%s has %s, which is not unitask's: nothing is removed", safe(home),
+				safe(filepath.Base(one.Path)))), "name the right folder by UNITASK_HOME, or move that file elsewhere first")
+		}
+	}
+	return nil
+}
+
+// removeListed removes what can be made again, or all that is unitask's, and the home if that leaves it empty. The
+// programs come last, so they are there to go on if the removal is interrupted.
+func removeListed(home string, list []installed, all bool) error {
+	var failed []error
+	for i := range list {
+		one := &list[i]
+		if one.Removal == "" && (one.Class == rebuilt || all && one.Class == yours) {
+			err := os.RemoveAll(one.Path)
+			one.Removed = err == nil
+			failed = append(failed, err)
+		}
+	}
+	if real, err := realpath.Of(home); err == nil && os.Remove(real) == nil { // it stays if something is in it
+		_ = os.Remove(home) // a link
+	}
+	return errors.Join(failed...)
+}
+
 // idle makes sure that nothing runs in the home.
-func (a *app) idle(ctx context.Context) error {
+func (a *app) idle(ctx context.Context, home string) error {
+	if _, err := os.Stat(home); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, err := unitask.PoolDaemonStatus(home); !errors.Is(err, unitask.ErrNoPool) {
+		return hint(usage(errors.New("a pool is up")), "unitask pool down ends it")
+	}
 	return a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 		running, _, err := rt.History().Page(history.Filter{Status: string(record.Running), Looked: maxCounted})
 		if err != nil {
 			return err
 		}
-		answer, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
-		if err != nil && !errors.Is(err, sessiond.ErrNone) {
-			return err
+		var answer sessiond.Answer
+		if _, err := os.Stat(layout.Dir(home).Sessions()); err == nil { // the question would make the folder
+			answer, err = a.asked(ctx, sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
+			if err != nil && !errors.Is(err, sessiond.ErrNone) {
+				return err
+			}
 		}
 		live := len(running)
 		for _, s := range answer.Sessions {
@@ -117,7 +160,7 @@ func (a *app) idle(ctx context.Context) error {
 		}
 		if live > 0 {
 			return hint(usage(fmt.Errorf("%s under way", count(live, "run or session"))),
-				"unitask stats shows them; wait, or end them by unitask session rm and unitask pool down")
+				"unitask stats shows them; wait, or end them by unitask session rm")
 		}
 		return nil
 	})(&cobra.Command{}, nil)
@@ -134,20 +177,26 @@ func (a *app) programs(ctx context.Context) []installed {
 		self.Removal = m.Removal
 		return []installed{self}
 	}
-	list := []installed{self}
-	if old := selfupdate.Previous(program); disuse.Size(old) > 0 {
-		list = append(list, installed{Path: old, Class: rebuilt, Bytes: disuse.Size(old)})
+	old := installed{Path: selfupdate.Previous(program), Class: rebuilt}
+	if st, err := os.Lstat(old.Path); err != nil || !st.Mode().IsRegular() {
+		return []installed{self}
 	}
-	return list
+	old.Bytes = disuse.Size(old.Path)
+	return []installed{old, self}
 }
 
 // entriesOf lists a home.
-func entriesOf(home string) (list []installed) {
+func entriesOf(home string) (list []installed, err error) {
 	dir := layout.Dir(home)
-	entries, _ := os.ReadDir(home) // without a home there is nothing
+	entries, err := os.ReadDir(home)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	for _, e := range entries {
 		one := installed{Path: filepath.Join(home, e.Name()), Class: foreign}
 		switch {
+		case e.Type()&fs.ModeSymlink != 0:
+			one.Class = linked
 		case slices.Contains(rebuiltIn(dir), one.Path):
 			one.Class = rebuilt
 		case slices.Contains(yoursIn(dir), one.Path):
@@ -156,7 +205,7 @@ func entriesOf(home string) (list []installed) {
 		one.Bytes = disuse.Size(one.Path)
 		list = append(list, one)
 	}
-	return list
+	return list, err
 }
 
 func (a *app) printInstalled(list []installed, yes bool) {

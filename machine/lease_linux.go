@@ -8,12 +8,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/filelock"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/vmm"
 )
@@ -25,12 +25,6 @@ import (
 //
 // Each side sends one line of JSON, the answer with the descriptors beside it (SCM_RIGHTS: network, console,
 // monitor). When the machine has ended, the daemon sends a line with its status.
-
-// File names in the home.
-const (
-	poolSocket = "pool.sock"
-	poolLock   = "pool.lock"
-)
 
 // Limits of the socket.
 const (
@@ -67,13 +61,13 @@ func lockFile(name string) (unlock func(), err error) {
 
 // dialPool connects to the home's daemon, which must run as the same user.
 func dialPool(home string) (*net.UnixConn, error) {
-	conn, err := localsocket.Dial(context.Background(), home, poolSocket)
+	conn, err := localsocket.Dial(context.Background(), home, layout.PoolSocket)
 	if err != nil {
 		return nil, ErrNoPool
 	}
 	if localsocket.SameUser(conn) != nil {
 		conn.Close()
-		return nil, fmt.Errorf("the pool daemon at %s is another user's", filepath.Join(home, poolSocket))
+		return nil, fmt.Errorf("the pool daemon at %s is another user's", layout.Dir(home).PoolSocket())
 	}
 	return conn, nil
 }
@@ -169,7 +163,7 @@ func StopPool(ctx context.Context, home string) error {
 		return fmt.Errorf("stop the pool daemon: %w", err)
 	}
 	for { // the daemon holds its lock until it is gone
-		unlock, err := lockFile(filepath.Join(home, poolLock))
+		unlock, err := lockFile(layout.Dir(home).PoolLock())
 		if err == nil {
 			unlock()
 			return nil

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/accepting"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/vmm"
 )
@@ -25,7 +25,7 @@ func (s *Source) Serve(ctx context.Context, idle time.Duration, about Class) err
 	if s.pool == nil {
 		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
 	}
-	unlock, err := lockFile(filepath.Join(s.opts.Home, poolLock))
+	unlock, err := lockFile(layout.Dir(s.opts.Home).PoolLock())
 	if err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func (s *Source) Serve(ctx context.Context, idle time.Duration, about Class) err
 	srv.accept(l.AcceptUnix)
 	cancel()
 	srv.group.Wait()
-	_ = os.Remove(filepath.Join(s.opts.Home, poolSocket))
+	_ = os.Remove(layout.Dir(s.opts.Home).PoolSocket())
 	return nil
 }
 
 func listenPool(home string) (*net.UnixListener, error) {
-	_ = os.Remove(filepath.Join(home, poolSocket)) // left by a killed daemon: we have the lock
-	return localsocket.Listen(home, poolSocket)
+	_ = os.Remove(layout.Dir(home).PoolSocket()) // left by a killed daemon: we have the lock
+	return localsocket.Listen(home, layout.PoolSocket)
 }
 
 // loan is a running machine that the server lends.

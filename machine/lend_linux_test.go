@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/attack"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/vmm"
@@ -73,7 +73,7 @@ func (th *thing) Close() error {
 func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error)) (home string, s *leaseServer) {
 	t.Helper()
 	home = t.TempDir()
-	unlock, err := lockFile(filepath.Join(home, poolLock))
+	unlock, err := lockFile(layout.Dir(home).PoolLock())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +416,7 @@ func TestLeaseStaleSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	if _, err := os.Stat(filepath.Join(home, poolSocket)); err != nil {
+	if _, err := os.Stat(layout.Dir(home).PoolSocket()); err != nil {
 		t.Fatal("the socket is gone: ", err)
 	}
 	if _, err := AskPool(home); !errors.Is(err, ErrNoPool) {
@@ -425,7 +425,7 @@ func TestLeaseStaleSocket(t *testing.T) {
 	if l, err = listenPool(home); err != nil {
 		t.Fatalf("the next daemon: %v", err)
 	}
-	st, err := os.Stat(filepath.Join(home, poolSocket))
+	st, err := os.Stat(layout.Dir(home).PoolSocket())
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", st.Mode(), err)
 	}

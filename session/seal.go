@@ -15,15 +15,13 @@ import (
 	"syscall"
 
 	"github.com/unitask/unitask/internal/atomicfile"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 )
 
 // The key of a session's certificate authority is never on the disk unencrypted. For a paused session it is sealed with
 // a key of the home. With a copy of the session's folder alone, nobody can impersonate the hosts that its guest trusts.
-
-// pauseKeyFile is the name of the file in a home with that key.
-const pauseKeyFile = "pause.key"
 
 // pauseKeySize is the key's size: of AES-256.
 const pauseKeySize = 32
@@ -33,7 +31,7 @@ const sealedMark = "sealed 1\n"
 
 // pauseKey reads the key of a home, and creates it on first use.
 func pauseKey(home string) ([]byte, error) {
-	name := filepath.Join(home, pauseKeyFile)
+	name := layout.Dir(home).PauseKey()
 	key, err := readPauseKey(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = makePauseKey(home, name); err == nil {
@@ -48,7 +46,7 @@ func pauseKey(home string) ([]byte, error) {
 
 // makePauseKey creates the key, unless another process has created it.
 func makePauseKey(home, name string) error {
-	f, err := os.CreateTemp(home, "."+pauseKeyFile+".*") // 0600
+	f, err := os.CreateTemp(home, "."+filepath.Base(name)+".*") // 0600
 	if err != nil {
 		return err
 	}
@@ -128,7 +126,7 @@ func openAuthority(home, session string, kept []byte) ([]byte, error) {
 		return nil, fmt.Errorf(
 			"session %s was not sealed by the key in %s: it can't continue here",
 			session,
-			filepath.Join(home, pauseKeyFile),
+			layout.Dir(home).PauseKey(),
 		)
 	}
 	return plain, nil

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/machine"
@@ -44,7 +44,7 @@ func TestAttackSealedAuthority(t *testing.T) {
 	if got, err := openAuthority(home, "one", plain); err != nil || !bytes.Equal(got, plain) {
 		t.Errorf("of an older version: %q %v", got, err)
 	}
-	name := filepath.Join(home, pauseKeyFile)
+	name := layout.Dir(home).PauseKey()
 	key, err := os.ReadFile(name)
 	if list, e := os.ReadDir(home); err != nil || e != nil || len(list) != 1 || len(key) != pauseKeySize {
 		t.Fatalf("%v, %d bytes, %v %v", list, len(key), err, e)
@@ -134,7 +134,7 @@ func TestSealedAuthorityMoves(t *testing.T) {
 	if back, err := OpenPaused(to, landed); err != nil || !bytes.Equal(back, carried) {
 		t.Errorf("%s\n%s\n%v", back, carried, err)
 	}
-	if _, err := OpenPaused(to, text); err == nil || !strings.Contains(err.Error(), pauseKeyFile) {
+	if _, err := OpenPaused(to, text); err == nil || !strings.Contains(err.Error(), "pause.key") {
 		t.Errorf("with the wrong home: %v", err)
 	}
 	for _, other := range []string{"", "{}", "null", `{"note": 1}`, `{"note": {"id": "x"}}`} {

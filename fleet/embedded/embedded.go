@@ -29,16 +29,17 @@ import (
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
+	layout "github.com/unitask/unitask/internal/home"
 )
 
 // Name is the URL that means the embedded server of the client's home.
 const Name = "embedded"
 
-// file has the address of a home's server; its path is relative to the home.
-const file = "fleet/embedded.json"
+// file has the address of a home's server; its path is relative to the home's Fleet folder.
+const file = "embedded.json"
 
 // lockFile is locked by a home's running server. If it is free, the server was killed, and anyone may use its address.
-const lockFile = "fleet/lock"
+const lockFile = "lock"
 
 // lockTime bounds the wait for a process that checks the lock, which takes moments.
 const lockTime = time.Second
@@ -79,14 +80,14 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{name: filepath.Join(home, file), at: address{User: opts.Username, Password: opts.Password},
+	folder := layout.Dir(home).Fleet()
+	s := &Server{name: filepath.Join(folder, file), at: address{User: opts.Username, Password: opts.Password},
 		cluster: o.Cluster != nil, log: o.Log, stop: func() {}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	folder := filepath.Dir(s.name)
 	taking, stop := context.WithTimeout(ctx, lockTime)
-	s.lock, err = filelock.Wait(taking, filepath.Join(home, lockFile), func() {})
+	s.lock, err = filelock.Wait(taking, filepath.Join(folder, lockFile), func() {})
 	stop()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil,
@@ -155,7 +156,7 @@ func (o Options) server(home string) (*server.Options, error) {
 	}
 	opts := &server.Options{
 		Host: host, Port: port, Username: "unitask", Password: rand.Text(), JetStream: true,
-		StoreDir: filepath.Join(home, "fleet"), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+		StoreDir: layout.Dir(home).Fleet(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
 	}
 	if o.Cluster != nil {
 		return opts, o.Cluster.apply(opts)
@@ -194,7 +195,7 @@ func (s *Server) Close() {
 
 // Gone reports whether a home's server has ended.
 func Gone(home string) bool {
-	_, err := os.Stat(filepath.Join(home, file))
+	_, err := os.Stat(filepath.Join(layout.Dir(home).Fleet(), file))
 	return errors.Is(err, fs.ErrNotExist)
 }
 
@@ -203,12 +204,12 @@ func Find(home string, c fleet.Config) (fleet.Config, error) {
 	if c.Creds != "" || c.User != "" || c.URL == "" {
 		return c, nil
 	}
-	text, err := os.ReadFile(filepath.Join(home, file))
+	text, err := os.ReadFile(filepath.Join(layout.Dir(home).Fleet(), file))
 	var at address
 	if err == nil {
 		err = json.Unmarshal(text, &at)
 	}
-	if err == nil && !filelock.Held(filepath.Join(home, lockFile)) {
+	if err == nil && !filelock.Held(filepath.Join(layout.Dir(home).Fleet(), lockFile)) {
 		err = fs.ErrNotExist
 	}
 	switch {

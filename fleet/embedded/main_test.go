@@ -17,6 +17,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/testwait"
 )
 
@@ -120,7 +121,7 @@ func (m *member) start(t *testing.T) {
 	if _, err := m.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(m.Home, file)) // of a killed process
+	_ = os.Remove(filepath.Join(layout.Dir(m.Home).Fleet(), file)) // of a killed process
 	if err := m.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

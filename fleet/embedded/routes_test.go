@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/attack"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/testdir"
 )
 
@@ -329,12 +330,13 @@ func TestAttackKilled(t *testing.T) {
 			t.Errorf("%s: %+v %v", url, c, err)
 		}
 	}
-	left, err := os.ReadFile(filepath.Join(home, file))
+	left, err := os.ReadFile(filepath.Join(layout.Dir(home).Fleet(), file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	if err := os.WriteFile(filepath.Join(home, file), left, 0o600); err != nil { // as SIGKILL leaves it
+	// As SIGKILL leaves it.
+	if err := os.WriteFile(filepath.Join(layout.Dir(home).Fleet(), file), left, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Find(home, fleet.Config{URL: Name})

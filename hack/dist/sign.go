@@ -24,6 +24,11 @@ const passwordVariable = "UNITASK_SIGN_PASSWORD"
 // openKey reads a secret key as `minisign -G` writes it. Without one, there is at most a public key.
 func openKey(name, public string) (publisher, error) {
 	if name == "" {
+		if public != "" {
+			if err := new(minisign.PublicKey).UnmarshalText([]byte(public)); err != nil {
+				return publisher{}, fmt.Errorf("public key %q: %w", public, err)
+			}
+		}
 		return publisher{public: public}, nil
 	}
 	text, err := os.ReadFile(name)

@@ -39,7 +39,7 @@ func TestSelfUpdate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, next, home := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "home")
+	dir, next, home := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), ".unitask")
 	if err := write(filepath.Join(dir, "key"), text); err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,9 @@ func Default() (string, error) {
 	return filepath.Join(user, ".unitask"), nil
 }
 
+// PoolSocket is the name of the pool daemon's socket in a home.
+const PoolSocket = "pool.sock"
+
 // Dir is a home's path. Its methods return the paths in it.
 type Dir string
 
@@ -74,15 +77,23 @@ func (d Dir) Config() string             { return d.in("config.toml") }    // th
 func (d Dir) Containers() string         { return d.in("containers") }     // container images, by digest
 func (d Dir) Custom() string             { return d.in("own") }            // custom images
 func (d Dir) CustomFile(n string) string { return d.in("own", n+".json") } // the description of a custom image
+func (d Dir) DebugHistory() string       { return d.in("debug_history") }  // what was typed
+func (d Dir) Fleet() string              { return d.in("fleet") }          // the embedded server of a fleet
 func (d Dir) Idempotency() string        { return d.in("idempotency") }    // answers to requests with a key
 func (d Dir) ImageFiles() string         { return d.in("environments") }   // files that describe custom images
 func (d Dir) Images() string             { return d.in("images") }         // disks that machines boot from
 func (d Dir) Layers() string             { return d.in("layers") }         // layers of custom images
 func (d Dir) Lock(n string) string       { return d.in("locks", n) }       // a file to lock
 func (d Dir) Packages() string           { return d.in("packages") }       // installed packages of pip and npm
+func (d Dir) PauseKey() string           { return d.in("pause.key") }      // seals paused sessions
+func (d Dir) PoolLock() string           { return d.in("pool.lock") }      // held by the pool daemon
+func (d Dir) PoolLog() string            { return d.in("pool.log") }       // of the pool daemon
+func (d Dir) PoolSocket() string         { return d.in(PoolSocket) }       // of the pool daemon
+func (d Dir) ReplHistory() string        { return d.in("repl_history") }   // what was typed
 func (d Dir) Runs() string               { return d.in("runs") }           // records
 func (d Dir) Sessions() string           { return d.in("sessions") }       // paused machines, the daemon's socket
 func (d Dir) SigningKey() string         { return d.in("signing.key") }    // signs artifacts
 func (d Dir) Tools() string              { return d.in("tools") }          // lists of tools that were reviewed
 func (d Dir) Templates() string          { return d.in("templates") }      // snapshots to clone
 func (d Dir) Vendor(arch string) string  { return d.in("vendor", arch) }   // parts of images
+func (d Dir) Webhooks() string           { return d.in("webhooks") }       // how far webhooks have come

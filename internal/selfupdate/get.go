@@ -16,7 +16,12 @@ import (
 	"github.com/unitask/unitask/internal/fetch"
 )
 
-const answerTime = 30 * time.Second // until an answer begins, and without a byte
+const (
+	answerTime   = 30 * time.Second // until an answer begins, and without a byte
+	smallTime    = 2 * time.Minute  // for a small file
+	archiveTime  = 2 * time.Hour    // for an archive
+	maxRedirects = 10
+)
 
 // open returns a file of a release: from a folder, or from an address. The caller closes it.
 func open(ctx context.Context, from, name string) (io.ReadCloser, error) {
@@ -35,7 +40,8 @@ func open(ctx context.Context, from, name string) (io.ReadCloser, error) {
 	}
 	transport := fetch.Transport(nil, at.Host)
 	transport.ResponseHeaderTimeout = answerTime
-	answer, err := (&http.Client{Transport: transport}).Do(req)
+	transport.DisableCompression = true // the digest is of the file as it is
+	answer, err := (&http.Client{Transport: transport, CheckRedirect: redirected}).Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +50,17 @@ func open(ctx context.Context, from, name string) (io.ReadCloser, error) {
 		return nil, fmt.Errorf("%s: %s", at.Redacted(), answer.Status)
 	}
 	return &stalled{answer.Body, time.AfterFunc(answerTime, func() { answer.Body.Close() })}, nil
+}
+
+// redirected refuses to go from https to http, and endless redirects.
+func redirected(to *http.Request, via []*http.Request) error {
+	switch {
+	case len(via) > maxRedirects:
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	case to.URL.Scheme != "https" && len(via) > 0 && via[0].URL.Scheme == "https":
+		return errors.New("it leads from https to http")
+	}
+	return nil
 }
 
 // stalled is an answer that ends if it brings no byte for a while.
@@ -67,6 +84,8 @@ func (s *stalled) Close() error {
 
 // get returns a small file of a release.
 func get(ctx context.Context, from, name string, most int64) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, smallTime)
+	defer cancel()
 	f, err := open(ctx, from, name)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package selfupdate
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -23,10 +24,16 @@ import (
 const (
 	inArchive = "unitask/unitask" // the program's name in an archive
 	startTime = 20 * time.Second  // of a new program that says its version
+	closeTime = time.Second       // until its output ends, once it has ended
+
+	fresh = ".unitask-update-" // begins the name of a new program
 )
 
 // Previous returns the name of the file that keeps the program before the last update.
 func Previous(program string) string { return program + ".previous" }
+
+// replaced returns the name that a program has while a new one takes its place.
+func replaced(program string) string { return program + ".replaced" }
 
 // Install puts the release's program in the place of a program, which becomes Previous. progress gets the bytes of the
 // archive that have come. If Install fails, the program is unchanged and nothing is left behind.
@@ -40,24 +47,34 @@ func (r *Release) Install(ctx context.Context, program string, progress func(int
 	if err != nil {
 		return err
 	}
+	if _, err := ours(Previous(program)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	is, err := says(ctx, program)
+	if err != nil {
+		return err
+	}
+	if newer, err := r.Newer(is); err != nil || !newer { // another update may have come since the caller asked
+		return cmp.Or(err, fmt.Errorf("%s is %s already", program, is))
+	}
 	archive, err := r.fetch(ctx, progress)
 	if err != nil {
 		return err
 	}
 	defer archive.Close()
-	fresh, err := extract(archive, filepath.Dir(program), st.Mode().Perm())
+	next, err := extract(archive, filepath.Dir(program), st.Mode().Perm())
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.archive, err)
 	}
-	defer os.Remove(fresh) // it has another name by then, unless something failed
-	said, err := says(ctx, fresh)
+	defer os.Remove(next) // it has another name by then, unless something failed
+	said, err := says(ctx, next)
 	if err == nil && said != r.Version {
 		err = fmt.Errorf("it says that it is %.40q", said)
 	}
 	if err != nil {
 		return fmt.Errorf("the program of %s does not work here: %w", r.Version, err)
 	}
-	return swap(program, fresh)
+	return swap(program, next)
 }
 
 // Rollback exchanges the program and Previous. It returns the version of the program that is in place then.
@@ -81,13 +98,36 @@ func Rollback(ctx context.Context, program string) (version string, err error) {
 	return version, swap(program, Previous(program))
 }
 
-// alone excludes other updates of a program.
+// alone excludes other updates of a program, and ends what a killed one has left.
 func alone(program string) (*filelock.Lock, error) {
 	lock, err := filelock.TryAlone(filepath.Dir(program))
 	if errors.Is(err, filelock.ErrHeld) {
 		return nil, fmt.Errorf("another update of %s is under way: wait for its end", program)
 	}
-	return lock, err
+	if err != nil {
+		return nil, err
+	}
+	entries, _ := os.ReadDir(filepath.Dir(program))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), fresh) && e.Type().IsRegular() {
+			_ = os.Remove(filepath.Join(filepath.Dir(program), e.Name())) // another user's may stay
+		}
+	}
+	old, oldErr := ours(replaced(program))
+	now, err := os.Lstat(program)
+	switch {
+	case errors.Is(oldErr, fs.ErrNotExist):
+		return lock, nil
+	case oldErr == nil && err == nil && os.SameFile(old, now): // killed before the exchange
+		err = os.Remove(replaced(program))
+	case oldErr == nil && err == nil: // killed after it
+		err = os.Rename(replaced(program), Previous(program))
+	}
+	if err = cmp.Or(oldErr, err); err != nil {
+		lock.Unlock()
+		return nil, err
+	}
+	return lock, nil
 }
 
 // ours describes a program. It is an error if another user could have written it.
@@ -110,6 +150,8 @@ func ours(program string) (fs.FileInfo, error) {
 
 // fetch returns the release's archive in a nameless file, after it has compared the digest.
 func (r *Release) fetch(ctx context.Context, progress func(int64)) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, archiveTime)
+	defer cancel()
 	from, err := open(ctx, r.from, r.archive)
 	if err != nil {
 		return nil, err
@@ -172,7 +214,7 @@ func extract(archive io.Reader, dir string, mode fs.FileMode) (name string, err 
 }
 
 func write(program io.Reader, dir string, mode fs.FileMode) (string, error) {
-	f, err := os.CreateTemp(dir, ".unitask-update-")
+	f, err := os.CreateTemp(dir, fresh)
 	if err != nil {
 		return "", err
 	}
@@ -187,7 +229,9 @@ func write(program io.Reader, dir string, mode fs.FileMode) (string, error) {
 func says(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	text, err := exec.CommandContext(ctx, program, "--version").Output()
+	cmd := exec.CommandContext(ctx, program, "--version")
+	cmd.WaitDelay = closeTime
+	text, err := cmd.Output()
 	fields := strings.Fields(string(text))
 	if err != nil || len(fields) == 0 {
 		return "", errors.Join(err, fmt.Errorf("%s --version says %.80q", program, text))
@@ -195,18 +239,14 @@ func says(ctx context.Context, program string) (string, error) {
 	return fields[len(fields)-1], nil
 }
 
-// swap gives the program's name to fresh, and Previous to what the program was. At each moment there is a program.
-func swap(program, fresh string) error {
-	kept := fresh + ".old"
-	if err := os.Link(program, kept); err != nil {
+// swap gives the program's name to next, and Previous to what the program was. At each moment there is a program, and
+// alone ends an exchange that was interrupted.
+func swap(program, next string) error {
+	if err := os.Link(program, replaced(program)); err != nil {
 		return err
 	}
-	err := os.Rename(fresh, program)
-	if err == nil {
-		err = os.Rename(kept, Previous(program))
+	if err := os.Rename(next, program); err != nil {
+		return errors.Join(err, os.Remove(replaced(program)))
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(kept))
-	}
-	return nil
+	return os.Rename(replaced(program), Previous(program))
 }

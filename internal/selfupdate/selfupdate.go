@@ -108,7 +108,8 @@ func (p Publisher) read(sums, signature []byte) (*Release, error) {
 	return r, nil
 }
 
-// Newer reports whether the release is newer than a version. It is an error if the release is older.
+// Newer reports whether the release is newer than a version. It is an error if the release is older, or a prerelease
+// for a program that is none: who offers releases must not choose one that was signed for a trial.
 func (r *Release) Newer(version string) (bool, error) {
 	if !semver.IsValid(version) {
 		return false, fmt.Errorf("this program's version is %q, which is no release's", version)
@@ -117,6 +118,10 @@ func (r *Release) Newer(version string) (bool, error) {
 	if order < 0 {
 		return false, fmt.Errorf("the release at %s is %s, older than this program (%s): it is not taken. "+
 			"unitask self rollback returns to the program before the last update", r.from, r.Version, version)
+	}
+	if semver.Prerelease(r.Version) != "" && semver.Prerelease(version) == "" {
+		return false, fmt.Errorf("the release at %s is %s, a prerelease, which %s does not take: install it by hand", r.from,
+			r.Version, version)
 	}
 	return order > 0, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/filelock"
+	layout "github.com/unitask/unitask/internal/home"
 )
 
 // Limits of a delivery. An event is retried for about a quarter of an hour. If a receiver is away for longer, only the
@@ -73,7 +74,7 @@ func Deliver(ctx context.Context, home string, hooks []Hook, tell func(string)) 
 	if err := Check(hooks); err != nil {
 		return err
 	}
-	dir := filepath.Join(home, "webhooks")
+	dir := layout.Dir(home).Webhooks()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
