@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	answerTime   = 30 * time.Second // until an answer begins, and without a byte
-	smallTime    = 2 * time.Minute  // for a small file
-	archiveTime  = 2 * time.Hour    // for an archive
+	smallTime    = 2 * time.Minute // for a small file
+	archiveTime  = 2 * time.Hour   // for an archive
 	maxRedirects = 10
 )
 
@@ -39,9 +38,8 @@ func open(ctx context.Context, from, name string) (io.ReadCloser, error) {
 		return nil, err
 	}
 	transport := fetch.Transport(nil, at.Host)
-	transport.ResponseHeaderTimeout = answerTime
 	transport.DisableCompression = true // the digest is of the file as it is
-	answer, err := (&http.Client{Transport: transport, CheckRedirect: redirected}).Do(req)
+	answer, err := (&http.Client{Transport: fetch.Patient(transport), CheckRedirect: redirected}).Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +47,7 @@ func open(ctx context.Context, from, name string) (io.ReadCloser, error) {
 		answer.Body.Close()
 		return nil, fmt.Errorf("%s: %s", at.Redacted(), answer.Status)
 	}
-	return &stalled{answer.Body, time.AfterFunc(answerTime, func() { answer.Body.Close() })}, nil
+	return answer.Body, nil
 }
 
 // redirected refuses to go from https to http, and endless redirects.
@@ -61,25 +59,6 @@ func redirected(to *http.Request, via []*http.Request) error {
 		return errors.New("it leads from https to http")
 	}
 	return nil
-}
-
-// stalled is an answer that ends if it brings no byte for a while.
-type stalled struct {
-	io.ReadCloser
-	timer *time.Timer
-}
-
-func (s *stalled) Read(b []byte) (int, error) {
-	n, err := s.ReadCloser.Read(b)
-	if !s.timer.Reset(answerTime) && err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the answer brought nothing for %v", answerTime)
-	}
-	return n, err
-}
-
-func (s *stalled) Close() error {
-	s.timer.Stop()
-	return s.ReadCloser.Close()
 }
 
 // get returns a small file of a release.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -54,11 +55,21 @@ func Owner(ctx context.Context, program string) (m Manager, ok bool) {
 			there = len(found) > 0
 		}
 		if m.ask != nil {
-			there = exec.CommandContext(ctx, m.ask[0], append(m.ask[1:], program)...).Run() == nil
+			there = claims(ctx, append(slices.Clone(m.ask), program))
 		}
 		if there {
 			return m.Manager, true
 		}
 	}
 	return Manager{}, false
+}
+
+// claims reports whether a package manager's command succeeds. One that does not answer counts as one that does: then
+// the program is not touched.
+func claims(ctx context.Context, command []string) bool {
+	if _, err := exec.LookPath(command[0]); err != nil {
+		return false
+	}
+	err := exec.CommandContext(ctx, command[0], command[1:]...).Run()
+	return err == nil || ctx.Err() != nil
 }

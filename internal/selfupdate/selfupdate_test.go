@@ -259,6 +259,18 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%s: %q, want %q", at, m.Name, want)
 		}
 	}
+	put(t, filepath.Join(dir, "dpkg"), []byte("#!/bin/sh\nexit 1\n"))
+	t.Run("no answer", func(t *testing.T) {
+		t.Setenv("PATH", dir)
+		late, cancel := context.WithCancel(t.Context())
+		cancel()
+		if m, _ := Owner(late, dir+"/own/bin/unitask"); m.Name != "apt" {
+			t.Errorf("a manager that does not answer owns nothing: %q", m.Name)
+		}
+		if m, owned := Owner(t.Context(), dir+"/own/bin/unitask"); owned {
+			t.Errorf("a manager that denies it: %q", m.Name)
+		}
+	})
 	if _, err := exec.LookPath("dpkg"); err == nil {
 		if m, _ := Owner(t.Context(), "/usr/bin/env"); m.Name != "apt" {
 			t.Errorf("a file of a Debian package: %q", m.Name)
