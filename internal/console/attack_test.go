@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Other pages, other names and old links do not open the console.
@@ -83,4 +84,12 @@ func TestAttackConsoleText(t *testing.T) {
 		got = "markup"
 	}
 	attack.Check(t, "console: script in a run", "text", got)
+	const hidden = "a\u200b\u061c\u200f\u2028\u202e\u2066\ufeff\u3164\U000e0041\u0085b"
+	w = httptest.NewRecorder()
+	c.show(w, "inbox.html", map[string]any{"Questions": []run.Question{{Host: hidden, Request: hidden, Rule: hidden}}})
+	got = "seen"
+	if shown := "a" + strings.Repeat("\ufffd", 10) + "b"; strings.Count(w.Body.String(), shown) != 3 {
+		got = "hidden"
+	}
+	attack.Check(t, "console: characters that nobody sees, in a question", "seen", got)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/unseen"
 	"github.com/unitask/unitask/run"
 )
 
@@ -184,7 +185,8 @@ func (c *Console) run(w http.ResponseWriter, r *http.Request) {
 	c.show(w, "run.html", map[string]any{"Run": in})
 }
 
-// plain shows control characters, terminal sequences among them, as symbols.
+// plain shows control characters, terminal sequences among them, as symbols. Other characters that nobody sees become
+// U+FFFD.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -192,7 +194,7 @@ func plain(s string) string {
 			return r
 		case r < ' ':
 			return 0x2400 + r
-		case r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069:
+		case unseen.Is(r):
 			return '\ufffd'
 		}
 		return r
