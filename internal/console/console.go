@@ -4,7 +4,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"embed"
@@ -153,9 +152,13 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "verdict: use one of the page's buttons", http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), approval.Patience)
-	defer cancel()
-	if err := c.approvals.Approve(ctx, f.Get("run"), f.Get("host"), f.Get("request"), v); err != nil {
+	until, err := time.Parse(time.RFC3339Nano, f.Get("until"))
+	if err != nil || until.IsZero() {
+		http.Error(w, "until: use one of the page's buttons", http.StatusBadRequest)
+		return
+	}
+	q := run.Question{RunID: f.Get("run"), Host: f.Get("host"), Request: f.Get("request"), Until: until}
+	if err := c.approvals.ApproveShown(r.Context(), q, v); err != nil {
 		http.Error(w, err.Error(), http.StatusConflict)
 		return
 	}
