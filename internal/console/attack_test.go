@@ -1,10 +1,14 @@
 package console
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -128,4 +132,48 @@ func TestAttackConsoleText(t *testing.T) {
 		got = "hidden"
 	}
 	attack.Check(t, "console: characters that nobody sees, in a question", "seen", got)
+}
+
+// A page of a run with large logs and many files is bounded.
+func TestAttackConsoleLarge(t *testing.T) {
+	records := record.Open(testdir.Private(t))
+	c := New("127.0.0.1:1", &approval.Client{Records: records}, &history.Store{Records: records})
+	c.opened = time.Now()
+	r, err := records.CreateAs("20261129T000000-aaaaaaaaaaaa", time.Now(), "", record.ViaCLI, "code.js", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended run.Result
+	for range 5000 {
+		ended.Artifacts = append(ended.Artifacts, record.Artifact{Path: "a/b"})
+	}
+	if r.Result, err = json.Marshal(ended); err != nil {
+		t.Fatal(err)
+	}
+	r.Status = record.Done
+	if err := r.Finish(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for name, line := range map[string]string{record.NetlogFile: `{"name": "a.example"}`, record.ToolsFile: `{"server": "a"}`} {
+		if err := os.WriteFile(records.Path(r.ID, name), []byte(strings.Repeat(line+"\n", 1<<16)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := httptest.NewRequest("GET", c.base+"/run?id="+r.ID, nil)
+	q.Host = c.host
+	q.AddCookie(&http.Cookie{Name: cookieName, Value: c.cookie})
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, q)
+	got := "bounded"
+	if w.Code != 200 || w.Body.Len() > 2<<20 || strings.Count(w.Body.String(), "<li>") != shownFiles ||
+		!strings.Contains(w.Body.String(), "the list of files") {
+		got = fmt.Sprintf("%d, %d bytes", w.Code, w.Body.Len())
+	}
+	attack.Check(t, "console: a run with 5000 files and long logs", "bounded", got)
+	in, err := c.history.Inspect(r.ID, shownBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "console: the calls of tools that are read", "true", fmt.Sprint(len(in.Tools) < 10_000 &&
+		slices.Contains(in.Cut, record.ToolsFile)))
 }

@@ -25,6 +25,7 @@ const (
 	cookieName = "unitask-ui"
 	pageRuns   = 50       // rows of a list
 	shownBytes = 64 << 10 // of each file of a run
+	shownFiles = 1000     // names of a run's files
 	formBytes  = 16 << 10 // of a form
 )
 
@@ -191,6 +192,10 @@ func (c *Console) run(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
+	}
+	if in.Ended != nil && len(in.Ended.Artifacts) > shownFiles {
+		in.Ended.Artifacts = in.Ended.Artifacts[:shownFiles]
+		in.Cut = append(in.Cut, "the list of files")
 	}
 	c.show(w, "run.html", map[string]any{"Run": in})
 }
