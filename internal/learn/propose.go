@@ -60,11 +60,11 @@ func (l *learner) requestLines() (lines []Line, without map[string]bool) {
 	without = map[string]bool{}
 	for host, ruled := range l.ruled {
 		if ruled && byHost[host] == nil {
-			without[host] = len(l.unread[host]) == 0
+			without[host] = !l.unread[host]
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(byHost)) {
-		if len(l.unread[host]) > 0 {
+		if l.unread[host] {
 			continue
 		}
 		rules := l.rulesOf(host, byHost[host])
@@ -220,7 +220,7 @@ func (l *learner) noteOf(k netLine, requests []Line) string {
 		return refusedThen
 	case k.rule.Addr.IsValid(), k.covers != nil:
 		return ""
-	case k.seen.requests > 0 && len(l.unread[name]) > 0:
+	case k.seen.requests > 0 && l.unread[name]:
 		return "requests not read: only the host is known"
 	case slices.ContainsFunc(requests, func(r Line) bool { return strings.Contains(r.Rule, " "+name+"/") }):
 		return "for the rules below"

@@ -106,8 +106,10 @@ func (l *learner) connected(src *source, d netstack.Decision) string {
 			l.leave(src.id, count(d), "connections", "their rule can't be read")
 			return ""
 		}
-		note(l, l.tcp, rule, src.id, count(d))
-		src.use(request{key: "allowTcp", host: text, port: d.Port})
+		if !note(l, l.tcp, rule, src.id, count(d)) {
+			return ""
+		}
+		l.use(src, request{key: "allowTcp", host: text, port: d.Port})
 		l.inspect(src, rule.Host)
 		return rule.Host
 	}
@@ -127,8 +129,10 @@ func (l *learner) connected(src *source, d netstack.Decision) string {
 		return ""
 	}
 	host.Port = within.Port
-	note(l, l.nets, netUse{key, host, within, false}, src.id, count(d))
-	src.use(request{key: key, host: hostText(host), port: d.Port})
+	if !note(l, l.nets, netUse{key, host, within, false}, src.id, count(d)) {
+		return ""
+	}
+	l.use(src, request{key: key, host: hostText(host), port: d.Port})
 	l.inspect(src, host.Host)
 	return host.Host
 }
@@ -140,8 +144,13 @@ func hostText(r policy.NetRule) string {
 }
 
 // use notes a request to check the proposal with.
-func (s *source) use(r request) {
-	if len(s.used) < maxTargets {
+func (l *learner) use(s *source, r request) {
+	switch {
+	case s.used[r]:
+	case l.checks == maxChecks:
+		l.cannot(fmt.Sprintf("no more than %d requests are checked against the file", maxChecks))
+	default:
+		l.checks++
 		s.used[r] = true
 	}
 }
@@ -153,9 +162,7 @@ func (l *learner) inspect(src *source, name string) {
 	}
 	read, ruled := src.inspected(name)
 	l.ruled[name] = l.ruled[name] || ruled
-	if list := l.unread[name]; !read && (len(list) == 0 || list[len(list)-1] != src.id) {
-		l.unread[name] = append(list, src.id)
-	}
+	l.unread[name] = l.unread[name] || !read
 }
 
 // requested notes an HTTP request that was read and allowed, and returns the host's name.
@@ -169,9 +176,11 @@ func (l *learner) requested(src *source, d netstack.Decision) string {
 		l.leave(src.id, count(d), d.Method+" "+host.Host, "the run's own rules do not allow it as it is logged")
 		return ""
 	}
+	if !note(l, l.http, httpUse{host.Host, d.Method, d.Path, src.within(host.Host, d.Rule)}, src.id, count(d)) {
+		return ""
+	}
 	l.inspect(src, host.Host)
-	note(l, l.http, httpUse{host.Host, d.Method, d.Path, src.within(host.Host, d.Rule)}, src.id, count(d))
-	src.use(request{host: host.Host, port: d.Port, method: d.Method, path: d.Path})
+	l.use(src, request{host: host.Host, port: d.Port, method: d.Method, path: d.Path})
 	return host.Host
 }
 
@@ -187,9 +196,10 @@ func (l *learner) carried(src *source, name string) {
 		for _, rule := range list {
 			host := policy.NetRule{Host: name, Port: rule.Port}
 			if rule.Wildcard && rule.Covers(host) {
-				l.forced[rule] = true
-				note(l, l.nets, netUse{key, host, rule, false}, src.id, 0)
-				l.inspect(src, name)
+				if note(l, l.nets, netUse{key, host, rule, false}, src.id, 0) {
+					l.forced[rule] = true
+					l.inspect(src, name)
+				}
 				return
 			}
 		}
@@ -217,8 +227,9 @@ func (l *learner) refused(src *source, d netstack.Decision) {
 			l.leave(src.id, n, what, "no rule allowed its method and path")
 			return
 		}
-		note(l, l.http, httpUse{host: host.Host, method: d.Method, path: d.Path}, src.id, n)
-		src.use(request{host: host.Host, port: d.Port, method: d.Method, path: d.Path, refused: true})
+		if note(l, l.http, httpUse{host: host.Host, method: d.Method, path: d.Path}, src.id, n) {
+			l.use(src, request{host: host.Host, port: d.Port, method: d.Method, path: d.Path, refused: true})
+		}
 	case !d.Unruled():
 		l.leave(src.id, n, what, "denied by a rule or a limit, or it failed")
 	case host.Addr.IsValid() && !publicaddr.Public(host.Addr):
@@ -231,8 +242,9 @@ func (l *learner) refused(src *source, d netstack.Decision) {
 		if d.Port != 80 && d.Port != 443 {
 			host.Port = d.Port
 		}
-		note(l, l.nets, netUse{"allowNet", host, host, true}, src.id, n)
-		src.use(request{key: "allowNet", host: hostText(host), port: cmp.Or(d.Port, 443), refused: true})
+		if note(l, l.nets, netUse{"allowNet", host, host, true}, src.id, n) {
+			l.use(src, request{key: "allowNet", host: hostText(host), port: cmp.Or(d.Port, 443), refused: true})
+		}
 	}
 }
 
@@ -243,9 +255,11 @@ func (l *learner) private(src *source, addr netip.Addr, port uint16, what string
 		return
 	}
 	rule := policy.TCPRule{Addr: addr, Port: port}
-	note(l, l.tcp, rule, src.id, n)
+	if !note(l, l.tcp, rule, src.id, n) {
+		return
+	}
 	l.denied[rule] = true
-	src.use(request{key: "allowTcp", host: rule.String(), port: port, refused: true})
+	l.use(src, request{key: "allowTcp", host: rule.String(), port: port, refused: true})
 }
 
 func (l *learner) readTools(store *record.Store, src *source) error {
