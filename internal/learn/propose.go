@@ -38,6 +38,7 @@ func (l *learner) propose() (*Proposal, error) {
 				policy.MaxRules)
 		}
 	}
+	p.Lines = slices.DeleteFunc(p.Lines, l.mixes)
 	if err := l.check(p); err != nil {
 		return nil, err
 	}
@@ -48,6 +49,35 @@ func (l *learner) propose() (*Proposal, error) {
 	slices.SortFunc(p.Left, func(a, b Left) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
 	p.File = p.text()
 	return p, nil
+}
+
+// mixes reports whether a line would give the requests of one run to a port that only another run had. Rules by method
+// and path hold for all ports of a host. The check lists what is left out.
+func (l *learner) mixes(line Line) bool {
+	rule, err := policy.ParseNetRule(line.Rule)
+	if line.Key != "allowNet" && line.Key != "ask" || err != nil || !l.ruled[rule.Host] || line.Note == refusedThen {
+		return false
+	}
+	grants := func(s *source) bool {
+		covers := func(r policy.NetRule) bool { return r.Covers(rule) }
+		return s.granted.AllowNetAny && rule.Port == 0 || slices.ContainsFunc(s.granted.AllowNet, covers) ||
+			line.Key == "ask" && slices.ContainsFunc(s.granted.Ask, covers)
+	}
+	if l.unread[rule.Host] { // all requests are allowed: so a run had them at this port
+		return !slices.ContainsFunc(l.sources, func(s *source) bool {
+			read, _ := s.inspected(rule.Host)
+			return !read && grants(s)
+		})
+	}
+	runs := map[string]bool{} // whose requests gave the rules
+	for use, seen := range l.http {
+		if use.host == rule.Host {
+			for _, id := range seen.runs {
+				runs[id] = true
+			}
+		}
+	}
+	return slices.ContainsFunc(l.sources, func(s *source) bool { return runs[s.id] && !grants(s) })
 }
 
 // requestLines returns the rules by method and path. without are hosts that must not be proposed, since no rule can be
