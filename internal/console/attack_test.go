@@ -68,7 +68,8 @@ func TestAttackConsoleDoor(t *testing.T) {
 		{"no origin", "POST", c.base + "/answer", c.host, "", c.cookie, "form=" + c.form, "403"},
 		{"the origin null", "POST", c.base + "/answer", c.host, "null", c.cookie, "form=" + c.form, "403"},
 		{"a form without its token", "POST", c.base + "/answer", c.host, own, c.cookie, "verdict=once", "403"},
-		{"a button that is none", "POST", c.base + "/answer", c.host, own, c.cookie, "form=" + c.form + "&verdict=always", "400"},
+		{"a button that is none", "POST", c.base + "/answer", c.host, own, c.cookie,
+			"form=" + c.form + "&verdict=always", "400"},
 		{"a large form", "POST", c.base + "/answer", c.host, own, c.cookie,
 			"form=" + c.form + "&x=" + strings.Repeat("a", formBytes), "403"},
 	} {
@@ -154,7 +155,8 @@ func TestAttackConsoleLarge(t *testing.T) {
 	if err := r.Finish(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for name, line := range map[string]string{record.NetlogFile: `{"name": "a.example"}`, record.ToolsFile: `{"server": "a"}`} {
+	for name, line := range map[string]string{record.NetlogFile: `{"name": "a.example"}`,
+		record.ToolsFile: `{"server": "a"}`} {
 		if err := os.WriteFile(records.Path(r.ID, name), []byte(strings.Repeat(line+"\n", 1<<16)), 0o600); err != nil {
 			t.Fatal(err)
 		}

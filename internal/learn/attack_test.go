@@ -150,3 +150,28 @@ func TestAttackNeverWider(t *testing.T) {
 	}
 	attack.Check(t, "learn: what a ceiling allows and no run was allowed", "none", wider)
 }
+
+// A run whose connections are not all known is not run again: that could repeat them.
+func TestAttackOffline(t *testing.T) {
+	store := record.Open(testdir.Private(t))
+	none := logged(refused("tcp", "a.example", "198.18.0.1", 443))
+	for i, row := range []struct{ name, log, want string }{
+		{"refused only", none, "offline"},
+		{"a line that was cut", none + `{"proto":"tcp","verd`, "not known"},
+		{"a line that is too long", none + strings.Repeat("a", maxLogLine+1) + "\n" +
+			logged(tcp("a.example", 443, "net any")), "not known"},
+		{"a netlog that was full", logged(netstack.Decision{Proto: netstack.ProtoNetlog}), "not known"},
+	} {
+		id := fmt.Sprint("r", i)
+		recorded(t, store, id, policy.Request{AllowNetAny: true}, row.log, "")
+		p, err := From(store, []string{id}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := "not known"
+		if slices.Contains(p.Offline, id) {
+			got = "offline"
+		}
+		attack.Check(t, "learn: run again? "+row.name, row.want, got)
+	}
+}

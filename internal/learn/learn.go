@@ -220,12 +220,15 @@ func (l *learner) read(store *record.Store, rec *record.Record) error {
 	src := &source{id: rec.ID, used: map[request]bool{}}
 	l.sources = append(l.sources, src)
 	if rec.Status == record.Running || rec.Status == record.Paused {
+		src.connected = true
 		l.cannot("run " + rec.ID + " is not over: what it does later is not known")
 	}
 	if rec.Session != "" && rec.Session != rec.ID {
+		src.connected = true
 		l.cannot("run " + rec.ID + " is a step: the record of its session, " + rec.Session + ", has the network")
 	}
 	if len(rec.Effective) == 0 || json.Unmarshal(rec.Effective, &src.granted) != nil {
+		src.connected = true
 		l.cannot("run " + rec.ID + " has no readable grants: nothing of it is proposed")
 		return nil
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// lines calls f with each line of a run's log. It reads no more than maxLogBytes.
-func (l *learner) lines(log io.Reader, id, name string, f func([]byte)) error {
+// lines calls f with each line of a run's log. It reads no more than maxLogBytes, and reports whether that was all.
+func (l *learner) lines(log io.Reader, id, name string, f func([]byte)) (all bool, err error) {
 	limited := &io.LimitedReader{R: log, N: maxLogBytes}
 	scan := bufio.NewScanner(limited)
 	scan.Buffer(make([]byte, 64<<10), maxLogLine)
@@ -28,10 +28,11 @@ func (l *learner) lines(log io.Reader, id, name string, f func([]byte)) error {
 	}
 	if err := scan.Err(); errors.Is(err, bufio.ErrTooLong) || err == nil && limited.N == 0 {
 		l.cannot("run " + id + ": the end of its " + name + " was not read, because it is too large")
+		return false, nil
 	} else if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
+		return false, fmt.Errorf("read %s: %w", name, err)
 	}
-	return nil
+	return true, nil
 }
 
 func (l *learner) readNetlog(store *record.Store, src *source) error {
@@ -53,13 +54,15 @@ func (l *learner) readNetlog(store *record.Store, src *source) error {
 func (l *learner) netlog(src *source, log io.Reader) error {
 	hosts := map[string]bool{} // names of connections
 	var carried []string       // names of requests
-	err := l.lines(log, src.id, record.NetlogFile, func(line []byte) {
+	all, err := l.lines(log, src.id, record.NetlogFile, func(line []byte) {
 		var d netstack.Decision
 		if json.Unmarshal(line, &d) != nil {
-			return // the last line of an interrupted run may be cut
+			src.connected = true // not known: the last line of an interrupted run may be cut
+			return
 		}
 		switch {
 		case d.Proto == netstack.ProtoNetlog:
+			src.connected = true
 			l.cannot("run " + src.id + ": its netlog was full, and its network cut")
 		case d.Proto == "tcp" && d.Verdict == netstack.Allowed:
 			src.connected = true
@@ -74,6 +77,7 @@ func (l *learner) netlog(src *source, log io.Reader) error {
 			l.refused(src, d)
 		}
 	})
+	src.connected = src.connected || !all
 	for _, name := range carried {
 		if !hosts[name] {
 			hosts[name] = true
@@ -274,7 +278,7 @@ func (l *learner) readTools(store *record.Store, src *source) error {
 		return err
 	}
 	defer file.Close()
-	return l.lines(file, src.id, record.ToolsFile, func(line []byte) {
+	_, err = l.lines(file, src.id, record.ToolsFile, func(line []byte) {
 		var c struct{ Server, Tool, Code string }
 		if json.Unmarshal(line, &c) != nil || !policy.IsToolServerName(c.Server) || c.Tool == "" ||
 			len(c.Tool) > maxPathKnown {
@@ -286,4 +290,5 @@ func (l *learner) readTools(store *record.Store, src *source) error {
 		}
 		l.leave(src.id, 1, "tools of "+c.Server, "calls were refused or failed: "+c.Code)
 	})
+	return err
 }
