@@ -95,7 +95,8 @@ func TestAttackConsoleDoor(t *testing.T) {
 	}
 	attack.Check(t, "console: the cookie at another port of this host", "", sent)
 	c.opened = time.Now().Add(-openTime - time.Second)
-	attack.Check(t, "console: an old cookie", "401", strconv.Itoa(ask("GET", c.base+"/runs", c.host, "", c.cookie, "").Code))
+	attack.Check(t, "console: an old cookie", "401",
+		strconv.Itoa(ask("GET", c.base+"/runs", c.host, "", c.cookie, "").Code))
 	c.link, c.linkEnds = "x", time.Now().Add(-time.Second)
 	attack.Check(t, "console: an old link", "403", strconv.Itoa(ask("GET", "/open?link=x", c.host, "", "", "").Code))
 }
