@@ -175,3 +175,20 @@ func TestAttackOffline(t *testing.T) {
 		attack.Check(t, "learn: run again? "+row.name, row.want, got)
 	}
 }
+
+// --refused adds no address that is not public, however it is written.
+func TestAttackPrivateSpellings(t *testing.T) {
+	for _, text := range []string{"::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "::1",
+		"fd00:ec2::254",
+		"fe80::1", "100.64.0.1", "0.0.0.0", "2130706433", "0x7f000001", "127.1", "169.254.169.254.", "localhost.",
+		"metadata", "[::1]"} {
+		store := record.Open(testdir.Private(t))
+		recorded(t, store, "r1", policy.Request{}, logged(refused("dns", text, "", 0), refused("tcp", text, "", 80),
+			refused("tcp", "", text, 80)), "")
+		p, err := From(store, []string{"r1"}, Options{Refused: true})
+		if err != nil {
+			t.Fatal(text, err)
+		}
+		attack.Check(t, "learn: refused "+text, "", fmt.Sprint(strings.Join(linesOf(t, p), "|")))
+	}
+}
