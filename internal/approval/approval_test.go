@@ -334,3 +334,28 @@ func TestAttackAlways(t *testing.T) {
 	attack.Check(t, "always, where it can't be written", "allow true",
 		fmt.Sprint(done.Verdict, " ", strings.Contains(done.Why, policy.ApprovedFile)))
 }
+
+// A page's button answers the question that the page shows: no later one about the same host.
+func TestAttackApproveShown(t *testing.T) {
+	c, _, a := asking(t, "20261129T000000-aaaaaaaaaaaa")
+	a.open.Request, a.open.Until = "POST /b", time.Now().Add(time.Hour)
+	const other = "run 20261129T000000-aaaaaaaaaaaa: it asks another question now"
+	for _, row := range []struct {
+		name, request string
+		moved         time.Duration
+		verdict       run.Verdict
+		want          string
+	}{
+		{"the same request, asked again", "POST /b", -time.Second, run.AllowOnce, other},
+		{"another request to the host, for the run", "GET /a", 0, run.AllowRun, other},
+		{"an old refusal", "POST /b", -time.Second, run.Deny, other},
+		{"the question itself", "POST /b", 0, run.AllowOnce, "taken"},
+	} {
+		got := "taken"
+		if err := c.ApproveShown(t.Context(), run.Question{RunID: a.open.RunID, Host: a.open.Host, Request: row.request,
+			Until: a.open.Until.Add(row.moved).Round(0)}, row.verdict); err != nil {
+			got = err.Error()
+		}
+		attack.Check(t, "an answer to what a page showed: "+row.name, row.want, got)
+	}
+}

@@ -51,11 +51,20 @@ func (c *Client) Question(ctx context.Context, id string) (*run.Question, error)
 // Approve answers the open question of a run of the same user. The host must be the question's HOST:PORT. For AllowOnce
 // the request must also match, if the question has one.
 func (c *Client) Approve(ctx context.Context, id, host, request string, v run.Verdict) error {
+	return c.answer(ctx, id, asked{Host: host, Request: request, Verdict: v})
+}
+
+// ApproveShown answers exactly this question. Any later question gets no answer, even about the same request.
+func (c *Client) ApproveShown(ctx context.Context, q run.Question, v run.Verdict) error {
+	return c.answer(ctx, q.RunID, asked{Host: q.Host, Request: q.Request, Until: q.Until, Verdict: v})
+}
+
+func (c *Client) answer(ctx context.Context, id string, say asked) error {
 	id, err := c.Records.Find(id)
 	if err != nil {
 		return err
 	}
-	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), id), asked{Host: host, Request: request, Verdict: v})
+	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), id), say)
 	if errors.Is(err, errUnconfirmed) {
 		return fmt.Errorf(
 			"run %s was sent the answer, and did not confirm it: %w; unitask inspect says whether it was taken",

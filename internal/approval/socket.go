@@ -28,6 +28,8 @@ type asked struct {
 	Host    string      `json:"host,omitempty"`
 	Request string      `json:"request,omitempty"` // AllowOnce must have it if the question has one
 	Verdict run.Verdict `json:"verdict,omitempty"`
+	// Until, if given, is the deadline of the question that was shown: only that question is answered.
+	Until time.Time `json:"until,omitzero"`
 
 	Policy *run.PolicyChange `json:"policy,omitempty"` // the change; then nothing else is set
 }
@@ -69,6 +71,8 @@ func (a *Asker) handle(said asked) told {
 		return told{Error: "it asks nothing now"}
 	case a.open.Host != said.Host:
 		return told{Error: fmt.Sprintf("it asks about %s, not about %.300q", a.open.Host, said.Host)}
+	case !said.Until.IsZero() && !(a.open.Until.Equal(said.Until) && a.open.Request == said.Request):
+		return told{Error: "it asks another question now"}
 	case said.Verdict == run.AllowOnce && a.open.Request != said.Request: // another question may have been opened since
 		return told{Error: fmt.Sprintf("it asks about %q, not about %.300q: once is for that request alone, so name it",
 			a.open.Request, said.Request)}

@@ -4,7 +4,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"embed"
@@ -16,16 +15,18 @@ import (
 
 	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/unseen"
 	"github.com/unitask/unitask/run"
 )
 
 const (
 	linkTime   = 10 * time.Minute // a link that nobody opened ends
 	openTime   = 12 * time.Hour   // a browser stays logged in
-	cookieName = "unitask-ui-"    // the port follows: browsers send a cookie to all ports of a host
-	pageRuns   = 50               // rows of a list
-	shownBytes = 64 << 10         // of each file of a run
-	formBytes  = 16 << 10         // of a form
+	cookieName = "unitask-ui"
+	pageRuns   = 50       // rows of a list
+	shownBytes = 64 << 10 // of each file of a run
+	shownFiles = 1000     // names of a run's files
+	formBytes  = 16 << 10 // of a form
 )
 
 // rules is what pages may load and do: their style, and forms to us.
@@ -38,26 +39,30 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{"plain": plain
 
 // Console is a http.Handler for one user.
 type Console struct {
-	host      string // HOST:PORT
+	host      string // HOST:PORT, without :80 as browsers send it
 	approvals *approval.Client
 	history   *history.Store
 	mux       *http.ServeMux
 
 	cookie, form string // secrets of the one session
-	mu           sync.Mutex
-	link         string // "" once it was used
-	linkEnds     time.Time
-	opened       time.Time // when the link was used
+	// base is the folder of all pages. A browser sends the cookie to all ports of this host, but below this path only:
+	// servers at other ports, as a run's, must not get it.
+	base     string
+	mu       sync.Mutex
+	link     string // "" once it was used
+	linkEnds time.Time
+	opened   time.Time // when the link was used
 }
 
 // New returns a console at an address, HOST:PORT.
 func New(host string, approvals *approval.Client, records *history.Store) *Console {
-	c := &Console{host: host, approvals: approvals, history: records, mux: http.NewServeMux(),
-		cookie: rand.Text(), form: rand.Text(), link: rand.Text(), linkEnds: time.Now().Add(linkTime)}
+	c := &Console{host: strings.TrimSuffix(host, ":80"), approvals: approvals, history: records, mux: http.NewServeMux(),
+		cookie: rand.Text(), form: rand.Text(), link: rand.Text(), base: "/" + rand.Text(),
+		linkEnds: time.Now().Add(linkTime)}
 	c.mux.HandleFunc("GET /{$}", c.inbox)
 	c.mux.HandleFunc("POST /answer", c.answer)
 	c.mux.HandleFunc("GET /runs", c.runs)
-	c.mux.HandleFunc("GET /runs/{id}", c.run)
+	c.mux.HandleFunc("GET /run", c.run)
 	c.mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFileFS(w, r, files, "page/style.css")
 	})
@@ -74,19 +79,24 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin") // without it, a form's Origin would be null
 	h.Set("Cache-Control", "no-store")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	origin := r.Header.Get("Origin")
 	named := origin == "http://"+c.host || origin == "" && r.Method == http.MethodGet
+	below := strings.HasPrefix(r.URL.Path, c.base+"/")
 	switch {
 	case r.Host != c.host || !named:
 		http.Error(w, "this console answers at its own address only", http.StatusForbidden)
+	case strings.HasPrefix(r.Header.Get("Sec-Purpose"), "prefetch"):
+		http.Error(w, "this console answers no prefetch", http.StatusForbidden)
 	case r.Method == http.MethodGet && r.URL.Path == "/open":
 		c.open(w, r)
-	case !c.known(r):
+	case !below || !c.known(r):
 		http.Error(w, "open the link that unitask ui printed; it works once", http.StatusUnauthorized)
 	case r.Method == http.MethodPost && !c.ours(w, r):
 		http.Error(w, "the form is not of this console: load its page again", http.StatusForbidden)
 	default:
-		c.mux.ServeHTTP(w, r)
+		http.StripPrefix(c.base, c.mux).ServeHTTP(w, r)
 	}
 }
 
@@ -104,18 +114,16 @@ func (c *Console) open(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the link was used or is too old: start unitask ui again", http.StatusForbidden)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: c.cookieName(), Value: c.cookie, Path: "/", HttpOnly: true,
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.cookie, Path: c.base + "/", HttpOnly: true,
 		MaxAge: int(openTime / time.Second), SameSite: http.SameSiteStrictMode})
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	http.Redirect(w, r, c.base+"/", http.StatusSeeOther)
 }
-
-func (c *Console) cookieName() string { return cookieName + c.host[strings.LastIndex(c.host, ":")+1:] }
 
 func (c *Console) known(r *http.Request) bool {
 	c.mu.Lock()
 	late := time.Since(c.opened) > openTime
 	c.mu.Unlock()
-	cookie, err := r.Cookie(c.cookieName())
+	cookie, err := r.Cookie(cookieName)
 	return err == nil && !late && same(cookie.Value, c.cookie)
 }
 
@@ -152,13 +160,17 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "verdict: use one of the page's buttons", http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), approval.Patience)
-	defer cancel()
-	if err := c.approvals.Approve(ctx, f.Get("run"), f.Get("host"), f.Get("request"), v); err != nil {
+	until, err := time.Parse(time.RFC3339Nano, f.Get("until"))
+	if err != nil || until.IsZero() {
+		http.Error(w, "until: use one of the page's buttons", http.StatusBadRequest)
+		return
+	}
+	q := run.Question{RunID: f.Get("run"), Host: f.Get("host"), Request: f.Get("request"), Until: until}
+	if err := c.approvals.ApproveShown(r.Context(), q, v); err != nil {
 		http.Error(w, err.Error(), http.StatusConflict)
 		return
 	}
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	http.Redirect(w, r, c.base+"/", http.StatusSeeOther)
 }
 
 func (c *Console) runs(w http.ResponseWriter, r *http.Request) {
@@ -171,7 +183,7 @@ func (c *Console) runs(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Console) run(w http.ResponseWriter, r *http.Request) {
-	id, err := c.history.Records.Find(r.PathValue("id"))
+	id, err := c.history.Records.Find(r.URL.Query().Get("id"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
@@ -181,10 +193,15 @@ func (c *Console) run(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	if in.Ended != nil && len(in.Ended.Artifacts) > shownFiles {
+		in.Ended.Artifacts = in.Ended.Artifacts[:shownFiles]
+		in.Cut = append(in.Cut, "the list of files")
+	}
 	c.show(w, "run.html", map[string]any{"Run": in})
 }
 
-// plain shows control characters, terminal sequences among them, as symbols.
+// plain shows control characters, terminal sequences among them, as symbols. Other characters that nobody sees become
+// U+FFFD.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -192,7 +209,7 @@ func plain(s string) string {
 			return r
 		case r < ' ':
 			return 0x2400 + r
-		case r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069:
+		case unseen.Is(r):
 			return '\ufffd'
 		}
 		return r

@@ -37,16 +37,17 @@ func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 	}
 	in := &Inspection{Record: rec, Netlog: []json.RawMessage{}}
 	var netlog string
+	var more bool
 	for _, part := range []struct {
 		name string
 		to   *string
 	}{{rec.CodeFile, &in.Code}, {record.StdoutFile, &in.Stdout}, {record.StderrFile, &in.Stderr},
 		{record.NetlogFile, &netlog}, {record.ConsoleFile, &in.Console}} {
-		text, more, err := h.Records.Read(id, part.name, most)
+		text, cut, err := h.Records.Read(id, part.name, most)
 		if err != nil {
 			return nil, err
 		}
-		if more {
+		if cut {
 			in.Cut = append(in.Cut, part.name)
 		}
 		*part.to = string(text)
@@ -57,7 +58,12 @@ func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
 			in.Netlog, in.Decisions = append(in.Netlog, json.RawMessage(line)), append(in.Decisions, d)
 		}
 	}
-	if in.Tools, err = h.ToolCalls(id); err != nil {
+	if most == 0 {
+		in.Tools, err = h.ToolCalls(id)
+	} else if in.Tools, more, err = h.toolCalls(id, most); more {
+		in.Cut = append(in.Cut, record.ToolsFile)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var res run.Result

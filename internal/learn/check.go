@@ -23,6 +23,11 @@ func (l *learner) check(p *Proposal) error {
 			p.Checked++
 		}
 	}
+	all, _, err := policy.Resolve(p.request(), ceiling) // with what was refused then
+	if err != nil {
+		return fmt.Errorf("check the proposal: %w", err)
+	}
+	refused := judgeOf(all)
 	for _, src := range l.sources {
 		asked := policy.Asked(src.granted)
 		asked = policy.Request{AllowNet: asked.AllowNet, AllowNetAny: asked.AllowNetAny, Ask: asked.Ask,
@@ -31,16 +36,13 @@ func (l *learner) check(p *Proposal) error {
 		if err != nil {
 			return fmt.Errorf("check the proposal with run %s: %w", src.id, err)
 		}
-		all, _, err := policy.Resolve(p.request(), ceiling) // with what was refused then
-		if err != nil {
-			return fmt.Errorf("check the proposal: %w", err)
-		}
+		own := judgeOf(granted)
 		for r := range src.used {
-			under := granted
+			under := own
 			if r.refused {
-				under = all
+				under = refused
 			}
-			if allows(under, r) {
+			if under.allows(r) {
 				p.Checked++
 				continue
 			}
@@ -69,19 +71,29 @@ func (p *Proposal) request() (r policy.Request) {
 	return r
 }
 
+// judge has the rules of grants, as the network has them.
+type judge struct {
+	requests    []broker.Rule
+	connections []netstack.Rule
+}
+
+func judgeOf(granted policy.Effective) judge {
+	cfg, _ := egress.Network(netstack.Upstream{}, granted)
+	return judge{egress.BrokerRules(granted), cfg.Rules}
+}
+
 // allows reports whether grants allow a request.
-func allows(granted policy.Effective, r request) bool {
+func (j judge) allows(r request) bool {
 	if r.method != "" {
-		allowed, _ := broker.Decide(egress.BrokerRules(granted), r.host, r.method, loggedPath(r.path))
+		allowed, _ := broker.Decide(j.requests, r.host, r.method, loggedPath(r.path))
 		return allowed
 	}
-	cfg, _ := egress.Network(netstack.Upstream{}, granted)
 	if r.key == "allowTcp" {
 		rule, err := policy.ParseTCPRule(r.host)
 		if err != nil {
 			return false
 		}
-		text, _ := netstack.Decide(cfg.Rules, rule.Host, rule.Addr, rule.Port)
+		text, _ := netstack.Decide(j.connections, rule.Host, rule.Addr, rule.Port)
 		return strings.HasPrefix(text, "tcp ")
 	}
 	name := r.host
@@ -89,6 +101,6 @@ func allows(granted policy.Effective, r request) bool {
 	if err == nil {
 		name = ""
 	}
-	text, _ := netstack.Decide(cfg.Rules, name, addr, r.port)
+	text, _ := netstack.Decide(j.connections, name, addr, r.port)
 	return text != "" && (r.key != "allowNet" || !strings.HasPrefix(text, "ask "))
 }

@@ -24,6 +24,7 @@ const (
 	// MaxRuns bounds the runs.
 	MaxRuns      = 1000
 	maxTargets   = 10_000    // different hosts, requests and tools of all runs
+	maxChecks    = 100_000   // different requests of each run, in all, that the proposal is checked with
 	maxLogBytes  = 512 << 20 // of each log of a run; what is beyond is not read, and said so
 	maxLogLine   = 8 << 20   // bytes of a line; the rest of its log is not read
 	maxHostRules = 32        // by method and path, of one host
@@ -84,7 +85,10 @@ func From(store *record.Store, ids []string, opts Options) (*Proposal, error) {
 		return nil, fmt.Errorf("%w: %d runs, and at most %d are read at once", ErrTooMuch, len(ids), MaxRuns)
 	}
 	l := newLearner(opts)
-	for _, id := range ids {
+	for i, id := range ids {
+		if slices.Contains(ids[:i], id) {
+			continue // else its requests would count twice
+		}
 		rec, err := store.Get(id)
 		if err != nil {
 			return nil, err
@@ -122,6 +126,9 @@ type seen struct {
 
 func (s *seen) add(id string, n int) {
 	s.requests += n
+	if n := len(s.runs); n > 0 && s.runs[n-1] == id { // the lines of a run come one after the other
+		return
+	}
 	if !slices.Contains(s.runs, id) {
 		s.runs = append(s.runs, id)
 	}
@@ -129,9 +136,9 @@ func (s *seen) add(id string, n int) {
 
 func (s *seen) join(o *seen) {
 	s.requests += o.requests
-	for _, id := range o.runs {
-		s.add(id, 0)
-	}
+	s.runs = slices.Concat(s.runs, o.runs)
+	slices.Sort(s.runs)
+	s.runs = slices.Compact(s.runs)
 }
 
 // netUse is a host that was connected to, as the rule allowed it.
@@ -159,32 +166,34 @@ type learner struct {
 	tcp     map[policy.TCPRule]*seen
 	denied  map[policy.TCPRule]bool // some of them were refused
 	http    map[httpUse]*seen
-	unread  map[string][]string // hosts whose requests some runs did not read, with these runs
-	ruled   map[string]bool     // hosts that rules by method and path restricted in some run
+	unread  map[string]bool // hosts whose requests some runs did not read
+	ruled   map[string]bool // hosts that rules by method and path restricted in some run
 	tools   map[[2]string]*seen
 	left    map[leftOut]*seen
 	unknown []string
+	checks  int // in used of all sources
 }
 
 func newLearner(opts Options) *learner {
 	return &learner{opts: opts, nets: map[netUse]*seen{}, forced: map[policy.NetRule]bool{},
 		tcp: map[policy.TCPRule]*seen{}, denied: map[policy.TCPRule]bool{}, http: map[httpUse]*seen{},
-		unread: map[string][]string{}, ruled: map[string]bool{},
+		unread: map[string]bool{}, ruled: map[string]bool{},
 		tools: map[[2]string]*seen{}, left: map[leftOut]*seen{}}
 }
 
-// note counts requests under a key of a map, unless there are too many keys.
-func note[K comparable](l *learner, in map[K]*seen, key K, id string, n int) {
+// note counts requests under a key of a map. It returns false if there are too many keys.
+func note[K comparable](l *learner, in map[K]*seen, key K, id string, n int) bool {
 	s := in[key]
 	if s == nil {
 		if len(in) >= maxTargets {
 			l.cannot(fmt.Sprintf("of more than %d different hosts, requests or tools, the others were not read", maxTargets))
-			return
+			return false
 		}
 		s = &seen{}
 		in[key] = s
 	}
 	s.add(id, n)
+	return true
 }
 
 // leave notes what is left out, and why. what is a valid name, an address or our own words.
@@ -211,12 +220,15 @@ func (l *learner) read(store *record.Store, rec *record.Record) error {
 	src := &source{id: rec.ID, used: map[request]bool{}}
 	l.sources = append(l.sources, src)
 	if rec.Status == record.Running || rec.Status == record.Paused {
+		src.connected = true
 		l.cannot("run " + rec.ID + " is not over: what it does later is not known")
 	}
 	if rec.Session != "" && rec.Session != rec.ID {
+		src.connected = true
 		l.cannot("run " + rec.ID + " is a step: the record of its session, " + rec.Session + ", has the network")
 	}
 	if len(rec.Effective) == 0 || json.Unmarshal(rec.Effective, &src.granted) != nil {
+		src.connected = true
 		l.cannot("run " + rec.ID + " has no readable grants: nothing of it is proposed")
 		return nil
 	}

@@ -169,7 +169,7 @@ func TestFromSeveral(t *testing.T) {
 }
 
 // The table of a server is copied with the tools that were called, and no others.
-func TestFromTools(t *testing.T) {
+func TestAttackTools(t *testing.T) {
 	store := record.Open(testdir.Private(t))
 	calls := ""
 	for _, call := range [][2]string{{"search", ""}, {"search", "tool"}, {"a*b", ""}, {"drop", "denied"}, {"other", ""}} {
@@ -207,7 +207,10 @@ in = [1, 2]
 	if !now.Allows("a*b") || now.Allows("axb") || !now.Allows("search") || now.Allows("drop") || now.Allows("other") {
 		t.Errorf("it allows %q", now.Allow)
 	}
-	was.Allow, now.Allow = nil, nil
+	attack.Check(t, "learn: values of a server's environment in the file", "A, without its value",
+		map[bool]string{true: "A, without its value"}[now.Env == nil && strings.Contains(p.File, "not copied") &&
+			strings.Contains(p.File, ": A\n") && !strings.Contains(p.File, `b\nc`)])
+	was.Allow, now.Allow, was.Env = nil, nil, nil
 	if fmt.Sprintf("%+v", was) != fmt.Sprintf("%+v", now) {
 		t.Errorf("was %+v, is %+v", was, now)
 	}

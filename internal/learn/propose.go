@@ -38,6 +38,7 @@ func (l *learner) propose() (*Proposal, error) {
 				policy.MaxRules)
 		}
 	}
+	p.Lines = slices.DeleteFunc(p.Lines, l.mixes)
 	if err := l.check(p); err != nil {
 		return nil, err
 	}
@@ -50,6 +51,35 @@ func (l *learner) propose() (*Proposal, error) {
 	return p, nil
 }
 
+// mixes reports whether a line would give the requests of one run to a port that only another run had. Rules by method
+// and path hold for all ports of a host. The check lists what is left out.
+func (l *learner) mixes(line Line) bool {
+	rule, err := policy.ParseNetRule(line.Rule)
+	if line.Key != "allowNet" && line.Key != "ask" || err != nil || !l.ruled[rule.Host] || line.Note == refusedThen {
+		return false
+	}
+	grants := func(s *source) bool {
+		covers := func(r policy.NetRule) bool { return r.Covers(rule) }
+		return s.granted.AllowNetAny && rule.Port == 0 || slices.ContainsFunc(s.granted.AllowNet, covers) ||
+			line.Key == "ask" && slices.ContainsFunc(s.granted.Ask, covers)
+	}
+	if l.unread[rule.Host] { // all requests are allowed: so a run had them at this port
+		return !slices.ContainsFunc(l.sources, func(s *source) bool {
+			read, _ := s.inspected(rule.Host)
+			return !read && grants(s)
+		})
+	}
+	runs := map[string]bool{} // whose requests gave the rules
+	for use, seen := range l.http {
+		if use.host == rule.Host {
+			for _, id := range seen.runs {
+				runs[id] = true
+			}
+		}
+	}
+	return slices.ContainsFunc(l.sources, func(s *source) bool { return runs[s.id] && !grants(s) })
+}
+
 // requestLines returns the rules by method and path. without are hosts that must not be proposed, since no rule can be
 // written for what they were sent, and without one more would be allowed than was.
 func (l *learner) requestLines() (lines []Line, without map[string]bool) {
@@ -60,11 +90,11 @@ func (l *learner) requestLines() (lines []Line, without map[string]bool) {
 	without = map[string]bool{}
 	for host, ruled := range l.ruled {
 		if ruled && byHost[host] == nil {
-			without[host] = len(l.unread[host]) == 0
+			without[host] = !l.unread[host]
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(byHost)) {
-		if len(l.unread[host]) > 0 {
+		if l.unread[host] {
 			continue
 		}
 		rules := l.rulesOf(host, byHost[host])
@@ -220,7 +250,7 @@ func (l *learner) noteOf(k netLine, requests []Line) string {
 		return refusedThen
 	case k.rule.Addr.IsValid(), k.covers != nil:
 		return ""
-	case k.seen.requests > 0 && len(l.unread[name]) > 0:
+	case k.seen.requests > 0 && l.unread[name]:
 		return "requests not read: only the host is known"
 	case slices.ContainsFunc(requests, func(r Line) bool { return strings.Contains(r.Rule, " "+name+"/") }):
 		return "for the rules below"

@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// lines calls f with each line of a run's log. It reads no more than maxLogBytes.
-func (l *learner) lines(log io.Reader, id, name string, f func([]byte)) error {
+// lines calls f with each line of a run's log. It reads no more than maxLogBytes, and reports whether that was all.
+func (l *learner) lines(log io.Reader, id, name string, f func([]byte)) (all bool, err error) {
 	limited := &io.LimitedReader{R: log, N: maxLogBytes}
 	scan := bufio.NewScanner(limited)
 	scan.Buffer(make([]byte, 64<<10), maxLogLine)
@@ -28,10 +28,11 @@ func (l *learner) lines(log io.Reader, id, name string, f func([]byte)) error {
 	}
 	if err := scan.Err(); errors.Is(err, bufio.ErrTooLong) || err == nil && limited.N == 0 {
 		l.cannot("run " + id + ": the end of its " + name + " was not read, because it is too large")
+		return false, nil
 	} else if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
+		return false, fmt.Errorf("read %s: %w", name, err)
 	}
-	return nil
+	return true, nil
 }
 
 func (l *learner) readNetlog(store *record.Store, src *source) error {
@@ -53,13 +54,15 @@ func (l *learner) readNetlog(store *record.Store, src *source) error {
 func (l *learner) netlog(src *source, log io.Reader) error {
 	hosts := map[string]bool{} // names of connections
 	var carried []string       // names of requests
-	err := l.lines(log, src.id, record.NetlogFile, func(line []byte) {
+	all, err := l.lines(log, src.id, record.NetlogFile, func(line []byte) {
 		var d netstack.Decision
 		if json.Unmarshal(line, &d) != nil {
-			return // the last line of an interrupted run may be cut
+			src.connected = true // not known: the last line of an interrupted run may be cut
+			return
 		}
 		switch {
 		case d.Proto == netstack.ProtoNetlog:
+			src.connected = true
 			l.cannot("run " + src.id + ": its netlog was full, and its network cut")
 		case d.Proto == "tcp" && d.Verdict == netstack.Allowed:
 			src.connected = true
@@ -74,6 +77,7 @@ func (l *learner) netlog(src *source, log io.Reader) error {
 			l.refused(src, d)
 		}
 	})
+	src.connected = src.connected || !all
 	for _, name := range carried {
 		if !hosts[name] {
 			hosts[name] = true
@@ -106,8 +110,10 @@ func (l *learner) connected(src *source, d netstack.Decision) string {
 			l.leave(src.id, count(d), "connections", "their rule can't be read")
 			return ""
 		}
-		note(l, l.tcp, rule, src.id, count(d))
-		src.use(request{key: "allowTcp", host: text, port: d.Port})
+		if !note(l, l.tcp, rule, src.id, count(d)) {
+			return ""
+		}
+		l.use(src, request{key: "allowTcp", host: text, port: d.Port})
 		l.inspect(src, rule.Host)
 		return rule.Host
 	}
@@ -127,8 +133,10 @@ func (l *learner) connected(src *source, d netstack.Decision) string {
 		return ""
 	}
 	host.Port = within.Port
-	note(l, l.nets, netUse{key, host, within, false}, src.id, count(d))
-	src.use(request{key: key, host: hostText(host), port: d.Port})
+	if !note(l, l.nets, netUse{key, host, within, false}, src.id, count(d)) {
+		return ""
+	}
+	l.use(src, request{key: key, host: hostText(host), port: d.Port})
 	l.inspect(src, host.Host)
 	return host.Host
 }
@@ -140,8 +148,13 @@ func hostText(r policy.NetRule) string {
 }
 
 // use notes a request to check the proposal with.
-func (s *source) use(r request) {
-	if len(s.used) < maxTargets {
+func (l *learner) use(s *source, r request) {
+	switch {
+	case s.used[r]:
+	case l.checks == maxChecks:
+		l.cannot(fmt.Sprintf("no more than %d requests are checked against the file", maxChecks))
+	default:
+		l.checks++
 		s.used[r] = true
 	}
 }
@@ -153,9 +166,7 @@ func (l *learner) inspect(src *source, name string) {
 	}
 	read, ruled := src.inspected(name)
 	l.ruled[name] = l.ruled[name] || ruled
-	if list := l.unread[name]; !read && (len(list) == 0 || list[len(list)-1] != src.id) {
-		l.unread[name] = append(list, src.id)
-	}
+	l.unread[name] = l.unread[name] || !read
 }
 
 // requested notes an HTTP request that was read and allowed, and returns the host's name.
@@ -169,9 +180,11 @@ func (l *learner) requested(src *source, d netstack.Decision) string {
 		l.leave(src.id, count(d), d.Method+" "+host.Host, "the run's own rules do not allow it as it is logged")
 		return ""
 	}
+	if !note(l, l.http, httpUse{host.Host, d.Method, d.Path, src.within(host.Host, d.Rule)}, src.id, count(d)) {
+		return ""
+	}
 	l.inspect(src, host.Host)
-	note(l, l.http, httpUse{host.Host, d.Method, d.Path, src.within(host.Host, d.Rule)}, src.id, count(d))
-	src.use(request{host: host.Host, port: d.Port, method: d.Method, path: d.Path})
+	l.use(src, request{host: host.Host, port: d.Port, method: d.Method, path: d.Path})
 	return host.Host
 }
 
@@ -187,9 +200,10 @@ func (l *learner) carried(src *source, name string) {
 		for _, rule := range list {
 			host := policy.NetRule{Host: name, Port: rule.Port}
 			if rule.Wildcard && rule.Covers(host) {
-				l.forced[rule] = true
-				note(l, l.nets, netUse{key, host, rule, false}, src.id, 0)
-				l.inspect(src, name)
+				if note(l, l.nets, netUse{key, host, rule, false}, src.id, 0) {
+					l.forced[rule] = true
+					l.inspect(src, name)
+				}
 				return
 			}
 		}
@@ -217,8 +231,9 @@ func (l *learner) refused(src *source, d netstack.Decision) {
 			l.leave(src.id, n, what, "no rule allowed its method and path")
 			return
 		}
-		note(l, l.http, httpUse{host: host.Host, method: d.Method, path: d.Path}, src.id, n)
-		src.use(request{host: host.Host, port: d.Port, method: d.Method, path: d.Path, refused: true})
+		if note(l, l.http, httpUse{host: host.Host, method: d.Method, path: d.Path}, src.id, n) {
+			l.use(src, request{host: host.Host, port: d.Port, method: d.Method, path: d.Path, refused: true})
+		}
 	case !d.Unruled():
 		l.leave(src.id, n, what, "denied by a rule or a limit, or it failed")
 	case host.Addr.IsValid() && !publicaddr.Public(host.Addr):
@@ -231,8 +246,9 @@ func (l *learner) refused(src *source, d netstack.Decision) {
 		if d.Port != 80 && d.Port != 443 {
 			host.Port = d.Port
 		}
-		note(l, l.nets, netUse{"allowNet", host, host, true}, src.id, n)
-		src.use(request{key: "allowNet", host: hostText(host), port: cmp.Or(d.Port, 443), refused: true})
+		if note(l, l.nets, netUse{"allowNet", host, host, true}, src.id, n) {
+			l.use(src, request{key: "allowNet", host: hostText(host), port: cmp.Or(d.Port, 443), refused: true})
+		}
 	}
 }
 
@@ -243,9 +259,11 @@ func (l *learner) private(src *source, addr netip.Addr, port uint16, what string
 		return
 	}
 	rule := policy.TCPRule{Addr: addr, Port: port}
-	note(l, l.tcp, rule, src.id, n)
+	if !note(l, l.tcp, rule, src.id, n) {
+		return
+	}
 	l.denied[rule] = true
-	src.use(request{key: "allowTcp", host: rule.String(), port: port, refused: true})
+	l.use(src, request{key: "allowTcp", host: rule.String(), port: port, refused: true})
 }
 
 func (l *learner) readTools(store *record.Store, src *source) error {
@@ -260,7 +278,7 @@ func (l *learner) readTools(store *record.Store, src *source) error {
 		return err
 	}
 	defer file.Close()
-	return l.lines(file, src.id, record.ToolsFile, func(line []byte) {
+	_, err = l.lines(file, src.id, record.ToolsFile, func(line []byte) {
 		var c struct{ Server, Tool, Code string }
 		if json.Unmarshal(line, &c) != nil || !policy.IsToolServerName(c.Server) || c.Tool == "" ||
 			len(c.Tool) > maxPathKnown {
@@ -272,4 +290,5 @@ func (l *learner) readTools(store *record.Store, src *source) error {
 		}
 		l.leave(src.id, 1, "tools of "+c.Server, "calls were refused or failed: "+c.Code)
 	})
+	return err
 }

@@ -150,11 +150,8 @@ func table(s *policy.ToolServer) string {
 	put("url", s.URL != "", s.URL)
 	put("dir", s.Dir != "", s.Dir)
 	if len(s.Env) > 0 {
-		var pairs []string
-		for _, name := range slices.Sorted(maps.Keys(s.Env)) {
-			pairs = append(pairs, name+" = "+value(s.Env[name]))
-		}
-		fmt.Fprintf(&out, "env = { %s }\n", strings.Join(pairs, ", "))
+		fmt.Fprintf(&out, "# env is not copied, since its values may be secret: %s\n",
+			comment(strings.Join(slices.Sorted(maps.Keys(s.Env)), ", ")))
 	}
 	put("passEnv", len(s.PassEnv) > 0, s.PassEnv)
 	put("tokenEnv", s.TokenEnv != "", s.TokenEnv)
