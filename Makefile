@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench picture dist install clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench compare picture dist install clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -143,6 +143,10 @@ image: vendor
 # interpreters on the host.
 agent: image
 	UNITASK_TEST_LONG=1 UNITASK_AGENT_STEPS=$(or $(STEPS),300) $(GOTEST) -v -run '^TestSessionAgent$$' .
+
+# The same jobs on unitask and on other ways to run code, as a table. COMPAREFLAGS="-n 3 -only unitask" runs a part.
+compare: image
+	$(GO) run ./hack/compare $(COMPAREFLAGS)
 
 # The table in the README: each way to start a run, compared with its reference.
 bench: image
