@@ -172,7 +172,11 @@ func (c *cell) String() string {
 	case c.err != nil:
 		return "failed"
 	}
-	return fmt.Sprintf("%.2f / %.2f s, %d MiB", c.percentile(50).Seconds(), c.percentile(95).Seconds(), c.memory)
+	text := fmt.Sprintf("%.2f / %.2f s", c.percentile(50).Seconds(), c.percentile(95).Seconds())
+	if c.memory > 0 { // a shorter one was not seen
+		text += fmt.Sprintf(", %d MiB", c.memory)
+	}
+	return text
 }
 
 func print(there []system, cells map[string]*cell) {

@@ -44,8 +44,9 @@ PYTHONPATH=site "$CACHE/host/bin/python" package.py; rm -r site`,
 		scripts: map[string]string{
 			"hello": bubblewrap + `"$CACHE/host/bin/python" hello.py`,
 			"data":  bubblewrap + `"$CACHE/host/bin/python" data.py`,
-			"package": bubblewrap + `--share-net sh -c '"$CACHE/host/bin/pip" install -q --no-cache-dir --target /tmp/site ` +
-				num2words + `; PYTHONPATH=/tmp/site "$CACHE/host/bin/python" package.py'`,
+			"package": bubblewrap + `--share-net sh -c '
+"$CACHE/host/bin/pip" install -q --no-cache-dir --target /tmp/site ` + num2words + `
+PYTHONPATH=/tmp/site "$CACHE/host/bin/python" package.py'`,
 			"session": bubblewrap + `sh -c 'for i in $(seq 20); do echo "step $((6*7))"; done'`,
 			"many":    `for i in $(seq 50); do ` + bubblewrap + `"$CACHE/host/bin/python" hello.py & done; wait`,
 		},
@@ -59,7 +60,8 @@ PYTHONPATH=site "$CACHE/host/bin/python" package.py; rm -r site`,
 }`,
 		scripts: map[string]string{
 			"hello":   `"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py hello.py 1 alone`,
-			"session": `sed 's/hello/step/' hello.py >step.py; "$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py step.py 20 alone`,
+			"session": `sed 's/hello/step/' hello.py >step.py
+"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py step.py 20 alone`,
 			"many":    `"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py hello.py 50 together`,
 		},
 	},
@@ -121,6 +123,6 @@ for i in $(seq 20); do "$UNITASK" session exec "$id" -- sh -c 'echo "step $((6*7
 const (
 	machineOfOurs = "a machine; QEMU in a jail; the network by policy"
 	hello         = `"$UNITASK" run --kernel linux hello.py`
-	bubblewrap    = `bwrap --unshare-all --die-with-parent --new-session --ro-bind / / --tmpfs /tmp --bind "$PWD" "$PWD" ` +
-		`--ro-bind "$CACHE" "$CACHE" --proc /proc --dev /dev `
+	bubblewrap    = `bwrap --unshare-all --die-with-parent --new-session --ro-bind / / --tmpfs /tmp ` +
+		`--bind "$PWD" "$PWD" --ro-bind "$CACHE" "$CACHE" --proc /proc --dev /dev `
 )
