@@ -59,10 +59,10 @@ PYTHONPATH=/tmp/site "$CACHE/host/bin/python" package.py'`,
 	"$CACHE/sandboxmcp/bin/pip" install -q mcpaisuite-sandboxmcp==1.1.0 'mcp<2'
 }`,
 		scripts: map[string]string{
-			"hello":   `"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py hello.py 1 alone`,
+			"hello": `"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py hello.py 1 alone`,
 			"session": `sed 's/hello/step/' hello.py >step.py
 "$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py step.py 20 alone`,
-			"many":    `"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py hello.py 50 together`,
+			"many": `"$CACHE/sandboxmcp/bin/python" drive_sandboxmcp.py hello.py 50 together`,
 		},
 	},
 	{
