@@ -266,8 +266,8 @@ const claudeContext = "Commands of Bash run in a new virtual machine (unitask se
 	"host with: unitask apply %s"
 
 // ownFolders are folders of a machine in which a project of the host can't be.
-var ownFolders = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/out", "/proc", "/root", "/run", "/sbin",
-	"/sys", "/usr"}
+var ownFolders = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/out", "/proc", "/run", "/sbin", "/sys",
+	"/usr"}
 
 // guestPlace returns where a project is in the machine: at its place on the host, which the model knows, if it can be.
 func guestPlace(project string) (string, error) {
