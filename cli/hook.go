@@ -239,7 +239,7 @@ func (a *app) claudeBefore(cmd *cobra.Command, h claudeHook, call *claudeCall) (
 	line = append(line, "hook", "claude-code", "--session", session, "--in", dir,
 		"--command="+base64.RawURLEncoding.EncodeToString([]byte(command)))
 	for i, word := range line {
-		line[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		line[i] = shellWord(word)
 	}
 	input := map[string]json.RawMessage{}
 	for key, value := range call.Input {
