@@ -48,7 +48,7 @@ func readSkill(dir, to string) (*skill.Skill, error) {
 	switch {
 	case errors.As(err, new(*skill.ManifestError)):
 		return nil, usage(fmt.Errorf("skill %s: %w", dir, err))
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+	case errors.As(err, new(*fs.PathError)):
 		return nil, usage(fmt.Errorf("skill: %w", err))
 	}
 	return s, err
