@@ -103,8 +103,8 @@ func TestClaudeCode(t *testing.T) {
 			"content": "written\n"})},
 		bash("pwd; cat ../made.txt ../written.txt; touch /tmp/mark; exit 3"),
 		bash("echo "+strings.Repeat("x", 65536)))
-	cmd := exec.CommandContext(t.Context(), claude, "-p", "do it", "--plugin-dir", plugin, "--output-format", "stream-json",
-		"--verbose", "--permission-mode", "acceptEdits", "--strict-mcp-config")
+	cmd := exec.CommandContext(t.Context(), claude, "-p", "do it", "--plugin-dir", plugin, "--output-format",
+		"stream-json", "--verbose", "--permission-mode", "acceptEdits", "--strict-mcp-config")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CLAUDE_CONFIG_DIR="+t.TempDir(), "ANTHROPIC_BASE_URL="+url,
 		"ANTHROPIC_API_KEY=stub", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1")
 	out, err := cmd.CombinedOutput()

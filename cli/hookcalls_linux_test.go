@@ -106,14 +106,16 @@ func hookClients(t *testing.T, program *exec.Cmd) {
 	if out, code, _ := other.bash("ls; hostname"); out != "note.txt\nunitask\n" || code != 0 {
 		t.Errorf("%d %q", code, out)
 	}
-	if out, _, a := c.bash("mkdir sub; cd sub; ls .."); out != "note.txt\nown0\nown1\nown2\nsub\n" || a.SystemMessage != "" {
+	if out, _, a := c.bash("mkdir sub; cd sub; ls .."); out != "note.txt\nown0\nown1\nown2\nsub\n" ||
+		a.SystemMessage != "" {
 		t.Errorf("%q %+v", out, a)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "note.txt"), []byte("edited\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if a := c.call("PostToolUse", "Edit", map[string]any{"file_path": filepath.Join(dir, "note.txt")}); a.HookSpecificOutput.HookEventName != "" {
-		t.Errorf("%+v", a)
+	after := c.call("PostToolUse", "Edit", map[string]any{"file_path": filepath.Join(dir, "note.txt")})
+	if after.HookSpecificOutput.HookEventName != "" {
+		t.Errorf("%+v", after)
 	}
 	if out, _, _ := c.bash("pwd; cat ../note.txt"); out != dir+"/sub\nedited\n" {
 		t.Errorf("%q", out)

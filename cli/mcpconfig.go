@@ -40,12 +40,9 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
   unitask mcp config --all --write
   unitask mcp config claude-code --plugin ./unitask-plugin`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names, flags, err := configNames(cmd, args, all)
+			names, flags, err := configNames(cmd, args, all, plugin != "")
 			if err != nil {
 				return usage(err)
-			}
-			if plugin != "" && (write || all || names[0] != "claude-code") {
-				return usage(errors.New("--plugin is for claude-code, and goes with neither --write nor --all"))
 			}
 			home, err := userdir.Home()
 			if err != nil {
@@ -77,12 +74,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 					return usage(fmt.Errorf("%w%s", err, language.Nearest(name, mcp.Clients())))
 				}
 				if plugin != "" {
-					hook := append([]string{command}, before[:len(before)-1]...) // without mcp
-					files, err := claudePlugin(cfg, hook, h.desktopEnv(command))
-					if err != nil {
-						return err
-					}
-					return a.writePlugin(plugin, files)
+					return a.writePlugin(plugin, cfg, append([]string{command}, before[:len(before)-1]...), h.desktopEnv(command))
 				}
 				report, err := a.configOf(cfg, write)
 				if err == nil {
@@ -107,12 +99,14 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 }
 
 // configNames returns the clients and the flags of mcp config's arguments. With all there is no client.
-func configNames(cmd *cobra.Command, args []string, all bool) (names, flags []string, err error) {
+func configNames(cmd *cobra.Command, args []string, all, plugin bool) (names, flags []string, err error) {
 	names = args
 	if at := cmd.ArgsLenAtDash(); at >= 0 {
 		names, flags = args[:at], args[at:]
 	}
 	switch {
+	case plugin && (cmd.Flags().Changed("write") || all || len(names) != 1 || names[0] != "claude-code"):
+		return nil, nil, errors.New("--plugin is for claude-code, and goes with neither --write nor --all")
 	case all && len(names) > 0:
 		return nil, nil, fmt.Errorf("client %q: --all names them", names[0])
 	case !all && len(names) == 0:

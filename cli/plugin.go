@@ -71,9 +71,13 @@ func claudePlugin(server *mcp.Config, line []string, env map[string]string) (map
 // shellWord returns a word for a POSIX shell that is exactly this text.
 func shellWord(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// writePlugin writes the plugin's files into a folder: a new one, an empty one, or one with this plugin.
-func (a *app) writePlugin(dir string, files map[string][]byte) error {
-	dir, err := filepath.Abs(dir)
+// writePlugin writes the plugin into a folder: a new one, an empty one, or one with this plugin. Its hooks start line.
+func (a *app) writePlugin(dir string, server *mcp.Config, line []string, env map[string]string) error {
+	files, err := claudePlugin(server, line, env)
+	if err != nil {
+		return err
+	}
+	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return err
 	}

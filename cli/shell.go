@@ -147,8 +147,8 @@ func (a *app) ownSession(ctx context.Context, cmd *cobra.Command, f runFlags, im
 }
 
 // ownSessionOf is ownSession for a request.
-func (a *app) ownSessionOf(ctx context.Context, cmd *cobra.Command, f runFlags, req unitask.Request, life time.Duration) (
-	s *unitask.Session, end func(), err error) {
+func (a *app) ownSessionOf(ctx context.Context, cmd *cobra.Command, f runFlags, req unitask.Request,
+	life time.Duration) (s *unitask.Session, end func(), err error) {
 	project, err := f.projectOf(a, cmd, "")
 	if err != nil {
 		return nil, nil, err

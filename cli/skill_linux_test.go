@@ -36,15 +36,7 @@ func TestAttackSkillRun(t *testing.T) {
 		"demo/scripts/show.sh": `cat "$(dirname "$0")/../references/note" -; printf '%s|' "$@"; pwd` +
 			"\n(echo x >> \"$0\") 2>/dev/null || echo same; touch made; exit 4\n",
 	}
-	for name, text := range files {
-		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	writeFiles(t, dir, files)
 	hosts := func() string {
 		_, text, _ := unitask("inspect", "last", "--json")
 		var rec struct {
@@ -93,5 +85,19 @@ func TestAttackSkillRun(t *testing.T) {
 	}
 	if code, _, _ := unitask("skill", "trust", "--forget", "nosuch"); code != 2 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// writeFiles writes files by their paths in a folder.
+func writeFiles(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -74,7 +74,8 @@ var tables = map[string][]string{
 	"inspect":      {"last"},
 	"policy show":  {"--memory", "1024", "--allow-net", "a.example.com,b.example.com", "--timeout", "5"},
 	"policy trust": {"--list"}, "secret ls": nil, "verify": {"last"},
-	"runs ls": nil, "runs prune": {"--older-than", "1d"}, "session ls": nil, "skill ls": nil, "stats": nil, "uninstall": nil,
+	"runs ls": nil, "runs prune": {"--older-than", "1d"}, "session ls": nil, "skill ls": nil,
+	"stats": nil, "uninstall": nil,
 }
 
 // untabled are the commands that print the code's output, one word or nothing, or that need a machine, a server or a

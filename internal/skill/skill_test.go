@@ -70,7 +70,8 @@ func TestTrust(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(to, ".git")); err == nil {
 		t.Error(".git was copied")
 	}
-	for name, want := range map[string]string{"a.py": "scripts/a.py", "scripts/c.sh": "scripts/c.sh", "b.txt": "scripts/b.txt",
+	for name, want := range map[string]string{"a.py": "scripts/a.py", "scripts/c.sh": "scripts/c.sh",
+		"b.txt": "scripts/b.txt",
 		"": "", "../a.py": "", "none": "", "/etc/passwd": ""} {
 		if got, err := s.Script(name); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q %v", name, got, err)
@@ -110,7 +111,8 @@ func TestTrust(t *testing.T) {
 
 // A skill's links lead nowhere.
 func TestAttackSkillLinks(t *testing.T) {
-	for name, target := range map[string]string{"out": "/etc/passwd", "inside": File, "a folder": "/etc", "none": "nosuch"} {
+	for name, target := range map[string]string{"out": "/etc/passwd", "inside": File, "a folder": "/etc",
+		"none": "nosuch"} {
 		dir := testdir.Private(t)
 		write(t, dir, map[string]string{File: front + "---\n"})
 		if err := os.Symlink(target, filepath.Join(dir, "link")); err != nil {
