@@ -165,7 +165,7 @@ func (a *app) claudeCalled(cmd *cobra.Command, h claudeHook) error {
 	case "PreToolUse":
 		if answer, err = a.claudeBefore(cmd, h, &call); err != nil {
 			answer.Specific.Decision = "deny"
-			answer.Specific.Reason = "unitask runs no command on the host, and there is no machine for this one: " + err.Error()
+			answer.Specific.Reason = "no command runs on the host, and there is no machine for this one: " + err.Error()
 		}
 	case "PostToolUse":
 		err := a.claudeAfter(cmd.Context(), &call)
@@ -204,8 +204,8 @@ func (a *app) claudeBefore(cmd *cobra.Command, h claudeHook, call *claudeCall) (
 		return answer, err
 	}
 	if len(command) > maxHookCommand {
-		return answer, fmt.Errorf("the command has %d bytes, and %d are the most: put it into a file of the project with "+
-			"Write, and run that", len(command), maxHookCommand)
+		return answer, fmt.Errorf("the command has %s, and %d KiB are the most: put it into a file of the project "+
+			"with Write, and run that", count(len(command), "byte"), maxHookCommand>>10)
 	}
 	project, err := call.project()
 	if err != nil {

@@ -112,7 +112,7 @@ func TestClaudeCode(t *testing.T) {
 		t.Fatalf("%v %s", err, out)
 	}
 	for _, want := range []string{`unitask\nnoted`, dir + `/sub\nmade in a machine\nwritten`, "Exit code 3",
-		"there is no machine for this one: the command has 65541 bytes"} {
+		"there is no machine for this one: the command has "} {
 		if !strings.Contains(last, want) {
 			t.Errorf("the conversation lacks %q: %s", want, last[max(0, len(last)-4000):])
 		}

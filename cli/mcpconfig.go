@@ -28,7 +28,7 @@ file that it goes in; --write puts it there, keeps what is in the file, and the 
 as it was beside it as .bak. In a project it follows no link that leads out of it.
 Flags for unitask mcp follow --. --all is for every client that this host has. --plugin is
 for Claude Code: it writes a plugin with the server, hooks that have commands of the Bash tool
-run in a machine (unitask hook claude-code), and a skill.
+run in a machine (the command hook), and a skill.
 
 A client that is started from a desktop has not your shell's environment: what unitask
 needs of it (UNITASK_HOME and its like, folders of PATH that QEMU, npm or gcc are in) is

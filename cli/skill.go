@@ -119,7 +119,7 @@ func (a *app) runSkill(cmd *cobra.Command, f runFlags, life time.Duration, named
 	}
 	program := skill.Program(script, text)
 	if program == nil {
-		return usage(fmt.Errorf("script %s: unitask runs scripts in Python, JavaScript and shell; neither its name nor "+
+		return usage(fmt.Errorf("script %s: scripts in Python, JavaScript and shell run; neither its name nor "+
 			"its first line is one's", safe(script)))
 	}
 	req, err := f.machine(a, cmd, program[0])

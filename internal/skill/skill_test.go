@@ -72,7 +72,7 @@ func TestTrust(t *testing.T) {
 	}
 	for name, want := range map[string]string{"a.py": "scripts/a.py", "scripts/c.sh": "scripts/c.sh",
 		"b.txt": "scripts/b.txt",
-		"": "", "../a.py": "", "none": "", "/etc/passwd": ""} {
+		"":      "", "../a.py": "", "none": "", "/etc/passwd": ""} {
 		if got, err := s.Script(name); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q %v", name, got, err)
 		}
