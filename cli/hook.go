@@ -57,7 +57,7 @@ PostToolUse of Write and Edit: the machine gets the file. SessionEnd: the sessio
 what changed in the project is a proposal for unitask apply. A command that can't run in a
 machine is denied. unitask mcp config claude-code --plugin writes the configuration.`,
 		Example: `  unitask hook claude-code
-  unitask hook claude-code --image node --allow-net api.example.com --ask`,
+  unitask hook claude-code --image node --allow-net api.example.com --ask-user`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
