@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -29,7 +30,9 @@ const File = "SKILL.md"
 // Limits on a skill.
 const (
 	maxManifest    = 1 << 20
-	maxFiles       = 10_000
+	maxFront       = 64 << 10
+	maxFiles       = 10_000 // folders, too
+	maxPath        = 1024   // bytes of a path in it
 	maxBytes       = 256 << 20
 	maxName        = 64
 	maxDescription = 1024
@@ -73,43 +76,86 @@ func Parse(text []byte) (m Manifest, err error) {
 	if !begins || !ends {
 		return m, bad("%s has no front matter between two lines ---", File)
 	}
-	var matter struct {
-		Name        string         `yaml:"name"`
-		Description string         `yaml:"description"`
-		Metadata    map[string]any `yaml:"metadata"`
+	if len(front) > maxFront {
+		return m, bad("the front matter of %s has more than %d KiB", File, maxFront>>10)
 	}
+	var matter yaml.Node // as it is written: nothing is expanded, and no key is compared with all others
 	if err := yaml.Unmarshal([]byte(front), &matter); err != nil {
-		return m, bad("the front matter of %s: %v", File, err)
+		return m, bad("the front matter of %s: %.300v", File, err)
 	}
-	m.Name, m.Description = matter.Name, strings.TrimSpace(matter.Description)
+	top, err := members(&matter, "")
+	if err != nil {
+		return m, err
+	}
+	if m.Name, err = textOf(top, "name"); err != nil {
+		return m, err
+	}
+	if m.Description, err = textOf(top, "description"); err != nil {
+		return m, err
+	}
+	m.Description = strings.TrimSpace(m.Description)
 	switch {
 	case len(m.Name) > maxName || !named.MatchString(m.Name):
 		return m, bad("name %.80q: must be lower-case letters, digits and single dashes, %d at most", m.Name, maxName)
 	case m.Description == "" || utf8.RuneCountInString(m.Description) > maxDescription:
 		return m, bad("the description must have 1 to %d characters", maxDescription)
 	}
-	if m.Hosts, err = words(matter.Metadata, HostsKey, func(word string) error {
+	metadata, err := members(top["metadata"], "metadata ")
+	if err != nil {
+		return m, err
+	}
+	if m.Hosts, err = words(metadata, HostsKey, func(word string) error {
 		_, err := policy.ParseNetRule(word)
 		return err
 	}); err != nil {
 		return m, err
 	}
-	m.Packages, err = words(matter.Metadata, PackagesKey, func(word string) error {
+	m.Packages, err = words(metadata, PackagesKey, func(word string) error {
 		_, err := policy.ParsePackage(word)
 		return err
 	})
 	return m, err
 }
 
-// words returns the words of a member of the metadata.
-func words(metadata map[string]any, key string, check func(string) error) ([]string, error) {
-	value, there := metadata[key]
-	if !there {
-		return nil, nil
+// members returns the members of a mapping by their keys; what names it in errors.
+func members(of *yaml.Node, what string) (map[string]*yaml.Node, error) {
+	if of != nil && of.Kind == yaml.DocumentNode {
+		of = of.Content[0]
 	}
-	text, ok := value.(string)
+	found := map[string]*yaml.Node{}
+	if of == nil || of.Kind == 0 || of.Tag == "!!null" {
+		return found, nil
+	}
+	if of.Kind != yaml.MappingNode {
+		return nil, bad("%sin the front matter of %s: must have keys and values", what, File)
+	}
+	for i := 0; i+1 < len(of.Content); i += 2 {
+		key := of.Content[i].Value
+		if found[key] != nil {
+			return nil, bad("%s%.80q is there twice", what, key)
+		}
+		found[key] = of.Content[i+1]
+	}
+	return found, nil
+}
+
+// textOf returns a text, "" if there is none.
+func textOf(of map[string]*yaml.Node, key string) (string, error) {
+	value := of[key]
+	switch {
+	case value == nil || value.Tag == "!!null":
+		return "", nil
+	case value.Kind != yaml.ScalarNode:
+		return "", bad("%s: must be a text", key)
+	}
+	return value.Value, nil
+}
+
+// words returns the words of a member of the metadata.
+func words(metadata map[string]*yaml.Node, key string, check func(string) error) ([]string, error) {
+	text, err := textOf(metadata, key)
 	list := strings.Fields(text)
-	if !ok || len(list) > maxWords {
+	if err != nil || len(list) > maxWords {
 		return nil, bad("metadata %s: must be one text, of %d words at most", key, maxWords)
 	}
 	for _, word := range list {
@@ -126,6 +172,10 @@ type Skill struct {
 	Source string            // the skill's folder, its real path
 	Copy   string            // the copy's folder
 	Files  map[string]string // SHA-256 by path, with + behind it for an executable file
+
+	manifest []byte
+	bytes    int64 // that it may yet have
+	entries  int   // likewise
 }
 
 // Read copies a skill's folder into a new folder to; "" only reads. .git and __pycache__ are not parts of a skill.
@@ -143,70 +193,93 @@ func Read(dir, to string) (*Skill, error) {
 		return nil, err
 	}
 	defer root.Close()
-	s := &Skill{Source: real, Copy: to, Files: map[string]string{}}
-	var manifest []byte
-	left := int64(maxBytes)
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (d.Name() == ".git" || d.Name() == "__pycache__"):
-			return fs.SkipDir
-		case d.IsDir():
-			if to == "" {
-				return nil
-			}
-			return os.MkdirAll(filepath.Join(to, name), 0o755)
-		case !d.Type().IsRegular():
-			return bad("%.200q is no file and no folder: a skill has no links and no devices", name)
-		case len(s.Files) == maxFiles:
-			return bad("it has more than %d files", maxFiles)
-		}
-		text, err := s.take(root, name, left)
-		left -= int64(len(text))
-		if name == File {
-			manifest = text
-		}
-		return err
-	})
-	if err != nil {
+	if st, err := root.Lstat(File); err != nil || !st.Mode().IsRegular() { // else any folder would be read to its end
+		return nil, bad("there is no %s", File)
+	}
+	s := &Skill{Source: real, Copy: to, Files: map[string]string{}, bytes: maxBytes, entries: maxFiles}
+	if err := s.folder(root, "."); err != nil {
 		return nil, err
 	}
 	if s.Files[File] == "" {
 		return nil, bad("there is no %s", File)
 	}
-	s.Manifest, err = Parse(manifest)
+	s.Manifest, err = Parse(s.manifest)
 	return s, err
 }
 
-// take reads a file, notes its digest and copies it.
-func (s *Skill) take(root *os.Root, name string, left int64) ([]byte, error) {
-	f, err := root.Open(name)
+// folder takes a folder with what is in it.
+func (s *Skill) folder(root *os.Root, dir string) error {
+	f, err := root.Open(dir)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	list, err := f.ReadDir(s.entries + 1)
+	f.Close()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if s.entries -= len(list); s.entries < 0 {
+		return bad("it has more than %d files and folders", maxFiles)
+	}
+	for _, d := range list {
+		name := path.Join(dir, d.Name())
+		switch {
+		case len(name) > maxPath:
+			return bad("%.80q…: the path has more than %d bytes", name, maxPath)
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "__pycache__"):
+			continue
+		case d.IsDir():
+			if s.Copy != "" {
+				if err := os.Mkdir(filepath.Join(s.Copy, name), 0o755); err != nil {
+					return err
+				}
+			}
+			if err := s.folder(root, name); err != nil {
+				return err
+			}
+		case !d.Type().IsRegular():
+			return bad("%.200q is no file and no folder: a skill has no links and no devices", name)
+		default:
+			if err := s.take(root, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// take reads a file, notes its digest and copies it.
+func (s *Skill) take(root *os.Root, name string) error {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have taken its place
+	if err != nil {
+		return err
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, bad("%.200q is no file", name))
+		return errors.Join(err, bad("%.200q is no file", name))
 	}
-	text, err := io.ReadAll(io.LimitReader(f, left+1))
-	if err != nil {
-		return nil, err
+	var text []byte
+	if st.Size() <= s.bytes { // a file that grows meanwhile is refused, too
+		if text, err = io.ReadAll(io.LimitReader(f, s.bytes+1)); err != nil {
+			return err
+		}
 	}
-	if int64(len(text)) > left {
-		return nil, bad("it has more than %d MiB", maxBytes>>20)
+	if s.bytes -= max(st.Size(), int64(len(text))); s.bytes < 0 {
+		return bad("it has more than %d MiB", maxBytes>>20)
 	}
 	sum := sha256.Sum256(text)
 	mode, digest := fs.FileMode(0o644), hex.EncodeToString(sum[:])
 	if st.Mode().Perm()&0o100 != 0 {
 		mode, digest = 0o755, digest+"+"
 	}
-	s.Files[name] = digest
-	if s.Copy == "" {
-		return text, nil
+	if s.Files[name] = digest; name == File {
+		s.manifest = text
 	}
-	return text, os.WriteFile(filepath.Join(s.Copy, filepath.FromSlash(name)), text, mode)
+	if s.Copy == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(s.Copy, filepath.FromSlash(name)), text, mode)
 }
 
 // Scripts returns the paths of the files in the skill's folder scripts.

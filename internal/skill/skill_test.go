@@ -1,10 +1,12 @@
 package skill
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,6 +37,10 @@ func TestAttackSkillManifest(t *testing.T) {
 		"many hosts":   front + "metadata:\n  unitask-allow-net: " + strings.Repeat("a.example.com ", 101) + "\n---\n",
 		"an option":    front + "metadata:\n  unitask-packages: --index-url=x\n---\n",
 		"two names":    front + "name: other\n---\n",
+		"many keys":    front + strings.Repeat("a:\n", 20_000) + "---\n", // each pair was an error: gigabytes
+		"long front":   front + strings.Repeat("# x\n", 20_000) + "---\n",
+		"an alias":     front + "x: &a {}\nmetadata: *a\n---\n",
+		"a merge":      front + "x: &a {unitask-allow-net: a.example.com}\nmetadata: {<<: *a, unitask-allow-net: [x]}\n---\n",
 		"huge":         front + "---\n" + strings.Repeat("x", maxManifest),
 		"bytes":        front + "x: \xff\n---\n",
 		"many aliases": front + "x: &a [1,1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nmetadata: *b\n---\n",
@@ -121,6 +127,36 @@ func TestAttackSkillLinks(t *testing.T) {
 		_, err := Read(dir, testdir.Private(t))
 		attack.Check(t, "skill: a link, "+name, "refused", map[bool]string{true: "refused", false: "taken"}[err != nil])
 	}
+}
+
+// A skill's folder is bounded, and nothing in it blocks. A folder without a SKILL.md is not read at all.
+func TestAttackSkillFolder(t *testing.T) {
+	for name, fill := range map[string]func(dir string) error{
+		"a pipe": func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600) },
+		"depth":  func(dir string) error { return os.MkdirAll(dir+strings.Repeat("/deep", 300), 0o755) },
+		"many folders": func(dir string) (err error) {
+			for i := 0; i <= maxFiles && err == nil; i++ {
+				err = os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o755)
+			}
+			return err
+		},
+		"a large file": func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "x"), nil, 0o600), os.Truncate(filepath.Join(dir, "x"), 1<<40))
+		},
+		"a manifest that is a folder": func(dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, File)), os.Mkdir(filepath.Join(dir, File), 0o755))
+		},
+	} {
+		dir := testdir.Private(t)
+		write(t, dir, map[string]string{File: front + "---\n"})
+		if err := fill(dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Read(dir, testdir.Private(t))
+		attack.Check(t, "skill: "+name, "refused", map[bool]string{true: "refused", false: "taken"}[err != nil])
+	}
+	_, err := Read("/proc", "") // some of its files never end
+	attack.Check(t, "skill: no skill", "there is no SKILL.md", fmt.Sprint(err))
 }
 
 func FuzzParse(f *testing.F) {
