@@ -10,11 +10,14 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask/internal/filelock"
 	layout "github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/realpath"
 	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/policy"
 )
@@ -124,23 +127,33 @@ func (a *app) claudeAfter(ctx context.Context, call *claudeCall) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(project) // a link that leads out of the project is refused
+	if project, err = realpath.Of(project); err != nil {
+		return err
+	}
+	if name, err = realpath.Of(name); err != nil {
+		return err
+	}
+	if rel, err = filepath.Rel(project, name); err != nil || !filepath.IsLocal(rel) {
+		return fmt.Errorf("%s is a link that leads out of the project", key)
+	}
+	root, err := os.OpenRoot(project) // also if a link takes the file's place now
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	st, err := root.Stat(rel)
-	if err != nil {
-		return err
+	if in, err := hostfiles.InProject(root, filepath.ToSlash(rel)); err != nil || !in { // .env, and its like
+		return errors.Join(err, fmt.Errorf("%s is not for the machine: it is in .git, or a file such as .gitignore names it",
+			rel))
 	}
-	if !st.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file", rel)
-	}
-	f, err := root.Open(rel)
+	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s is no file", rel))
+	}
 	_, err = a.asked(ctx, sessiond.Request{Op: sessiond.OpWrite, Session: found.ID,
 		Path: path.Join(place, filepath.ToSlash(rel)), Mode: uint32(st.Mode().Perm())}, sessiond.Streams{Stdin: f})
 	return err
