@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/internal/atomicfile"
-	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -71,7 +70,7 @@ func claudePlugin(server *mcp.Config, line []string, env map[string]string) (map
 // shellWord returns a word for a POSIX shell that is exactly this text.
 func shellWord(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// writePlugin writes the plugin into a folder: a new one, an empty one, or one with this plugin. Its hooks start line.
+// writePlugin writes the plugin into a folder: a new one, an empty one, or one with only this plugin. Its hooks start line.
 func (a *app) writePlugin(dir string, server *mcp.Config, line []string, env map[string]string) error {
 	files, err := claudePlugin(server, line, env)
 	if err != nil {
@@ -81,16 +80,12 @@ func (a *app) writePlugin(dir string, server *mcp.Config, line []string, env map
 	if err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return usage(fmt.Errorf("--plugin: %w", err))
+	if line[0] == "npx" {
+		return usage(errors.New("--plugin: npx would start a program of the project named unitask, if there is one, in " +
+			"place of this one: install unitask first, for example with npm install -g unitask"))
 	}
-	if len(entries) > 0 {
-		var there struct{ Name string }
-		text, err := regular.Read(filepath.Join(dir, pluginManifest), 1<<20)
-		if err != nil || json.Unmarshal(text, &there) != nil || there.Name != "unitask" {
-			return usage(fmt.Errorf("--plugin %s: the folder has other files: name a new folder", dir))
-		}
+	if err := onlyPlugin(dir, files); err != nil {
+		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		to := filepath.Join(dir, filepath.FromSlash(name))
@@ -104,4 +99,29 @@ func (a *app) writePlugin(dir string, server *mcp.Config, line []string, env map
 	a.ui.note("the plugin is in %s: claude --plugin-dir %s starts Claude Code with it", dir, shellWord(dir))
 	return a.report(map[string]any{"client": "claude-code", "folder": dir,
 		"files": slices.Sorted(maps.Keys(files))}, func() {})
+}
+
+// onlyPlugin returns an error for a folder with anything but files of the plugin: Claude Code would run it as the
+// plugin's, and a link would lead elsewhere.
+func onlyPlugin(dir string, files map[string][]byte) error {
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, name)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		for own := range files {
+			if d.Type().IsRegular() && rel == own || d.IsDir() && (rel == "." || strings.HasPrefix(own, rel+"/")) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is not of the plugin: name a new folder", rel)
+	})
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return usage(fmt.Errorf("--plugin %s: %w", dir, err))
 }
