@@ -3,12 +3,14 @@ package cli_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,20 +76,24 @@ func (c claude) bash(command string) (out string, code int, a hookAnswer) {
 	return string(text), cmd.ProcessState.ExitCode(), a
 }
 
-func TestAttackHookClaude(t *testing.T) { // one home: its first machine boots, the others are clones
+func TestAttackHookSkill(t *testing.T) { // one home and one program: the first machine boots, the others are clones
 	program := unitaskIn(t, agentHome(t))
 	defer func() {
 		end := exec.Command(program.Path, "session", "rm", "--all")
 		end.Env = program.Env
 		_ = end.Run()
 	}()
-	hookClients(t, program)
-	hookAttacks(t, program)
+	t.Run("hook", func(t *testing.T) {
+		c := hookClients(t, program)
+		hookAttacks(t, c)
+		hookFiles(t, c)
+	})
+	t.Run("skill", func(t *testing.T) { skillRuns(t, program) })
 }
 
 // Commands of one client share a machine, also if they begin at once; another client has its own. A session that is
-// gone is made anew, and the answer says so. At the end the changes are a proposal.
-func hookClients(t *testing.T, program *exec.Cmd) {
+// gone is made anew, and the answer says so. At the end the changes are a proposal. It returns a client with a machine.
+func hookClients(t *testing.T, program *exec.Cmd) (other claude) {
 	t.Helper()
 	dir := testdir.Private(t)
 	c, other := claude{t, program, "one", dir}, claude{t, program, "two", dir}
@@ -141,14 +147,13 @@ func hookClients(t *testing.T, program *exec.Cmd) {
 		!strings.Contains(a.HookSpecificOutput.AdditionalContext, "If there was a machine before, it has ended") {
 		t.Errorf("%q %+v", out, a)
 	}
+	return other
 }
 
 // A command does nothing on the host, whatever its text; a link of the project leads nowhere. Calls that can't be
 // answered, or that are about no machine, stop the command.
-func hookAttacks(t *testing.T, program *exec.Cmd) {
+func hookAttacks(t *testing.T, c claude) {
 	t.Helper()
-	dir := testdir.Private(t)
-	c := claude{t, program, "one", dir}
 	mark := filepath.Join(t.TempDir(), "mark")
 	for name, command := range map[string]string{
 		"quotes": "x' ; touch " + mark + "; '", "double quotes": `"; touch ` + mark + `; "`,
@@ -161,17 +166,6 @@ func hookAttacks(t *testing.T, program *exec.Cmd) {
 		attack.Check(t, "hook claude-code: "+name, "nothing on the host", map[bool]string{
 			true: "nothing on the host", false: "a file on the host"}[os.IsNotExist(err)])
 	}
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("swordfish"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(secret, filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	a := c.call("PostToolUse", "Edit", map[string]any{"file_path": filepath.Join(dir, "link")})
-	out, _, _ := c.bash("cat link")
-	attack.Check(t, "hook claude-code: a link out of the project", "refused", map[bool]string{true: "refused",
-		false: out}[a.HookSpecificOutput.AdditionalContext != "" && !strings.Contains(out, "swordfish")])
 	denied := func(name string, c claude, tool string, input map[string]any, flags ...string) {
 		t.Helper()
 		a := c.call("PreToolUse", tool, input, flags...)
@@ -187,12 +181,14 @@ func hookAttacks(t *testing.T, program *exec.Cmd) {
 	denied("null", c, "Bash", map[string]any{"command": nil})
 	denied("no command", c, "Monitor", map[string]any{"ws": "x"})
 	denied("no input", c, "Bash", nil)
-	denied("another shell", c, "PowerShell", command)
-	denied("no such folder", claude{t, c.program, "one", dir + "/none"}, "Bash", command)
+	for _, tool := range []string{"PowerShell", "bash", "BashOutput", "KillShell", ""} {
+		denied("the tool "+tool, c, tool, command)
+	}
+	denied("no such folder", claude{t, c.program, "one", c.dir + "/none"}, "Bash", command)
 	denied("a relative folder", claude{t, c.program, "one", "."}, "Bash", command)
 	denied("all of the host", claude{t, c.program, "one", "/"}, "Bash", command)
-	denied("no session", claude{t, c.program, "", dir}, "Bash", command)
-	denied("no such image", claude{t, c.program, "three", dir}, "Bash", command, "--image", "nosuch")
+	denied("no session", claude{t, c.program, "", c.dir}, "Bash", command)
+	denied("no such image", claude{t, c.program, "three", c.dir}, "Bash", command, "--image", "nosuch")
 	for name, text := range map[string]string{"no JSON": "x", "nothing": "", "a list": "[]", "another event": "{}",
 		"deep": strings.Repeat("[", 1<<20), "large": `{"x":"` + strings.Repeat("x", 16<<20) + `"}`} {
 		code, out, _ := c.hook(text)
@@ -200,4 +196,30 @@ func hookAttacks(t *testing.T, program *exec.Cmd) {
 	}
 	code, _, _ := c.hook("{}", "--no-such-flag")
 	attack.Check(t, "hook claude-code: a wrong flag", "exit code 2", fmt.Sprint("exit code ", code))
+}
+
+// What a project's copy leaves out does not get into the machine with an edit either, by whatever name; a link leads
+// nowhere, and a pipe blocks nothing. Folders with any names are the same in the machine.
+func hookFiles(t *testing.T, c claude) {
+	t.Helper()
+	writeFiles(t, c.dir, map[string]string{".gitignore": ".env\n", ".env": "swordfish", ".git/config": "swordfish",
+		"sub/note": "noted"})
+	secret := filepath.Join(t.TempDir(), "secret")
+	at := func(name string) string { return filepath.Join(c.dir, name) }
+	if err := errors.Join(os.WriteFile(secret, []byte("swordfish"), 0o600), os.Symlink(secret, at("link")),
+		os.Symlink(".env", at("other")), os.Symlink(".git", at("folder")), syscall.Mkfifo(at("pipe"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"link", ".env", "other", ".git/config", "folder/config", "pipe", "none"} {
+		a := c.call("PostToolUse", "Edit", map[string]any{"file_path": at(name)})
+		attack.Check(t, "hook claude-code: an edit of "+name, "refused", map[bool]string{true: "refused",
+			false: "taken"}[a.HookSpecificOutput.AdditionalContext != ""])
+	}
+	c.call("PostToolUse", "Write", map[string]any{"file_path": at("sub/note")})
+	out, _, _ := c.bash("cat sub/note; cat link .env other .git/config folder/config 2>/dev/null")
+	attack.Check(t, "hook claude-code: what is not for the machine", "noted", out)
+	c.dir = filepath.Join(c.dir, "a'b; touch HACK; '\n$(touch HACK)")
+	writeFiles(t, c.dir, map[string]string{"in": ""})
+	out, _, _ = c.bash("pwd; ls")
+	attack.Check(t, "hook claude-code: a folder's name", c.dir+"\nin\n", out)
 }

@@ -16,9 +16,9 @@ import (
 
 // A skill's script runs with its files, input and exit code; it can't change them. It reaches only hosts that both its
 // metadata and the ceiling name, and only if it is trusted. A trusted skill that changed does not run.
-func TestAttackSkillRun(t *testing.T) {
+func skillRuns(t *testing.T, program *exec.Cmd) {
+	t.Helper()
 	dir := testdir.Private(t)
-	program := unitaskIn(t, agentHome(t))
 	unitask := func(args ...string) (code int, out, errs string) {
 		t.Helper()
 		cmd := exec.Command(program.Path, args...)
