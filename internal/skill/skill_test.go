@@ -134,12 +134,6 @@ func TestAttackSkillFolder(t *testing.T) {
 	for name, fill := range map[string]func(dir string) error{
 		"a pipe": func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600) },
 		"depth":  func(dir string) error { return os.MkdirAll(dir+strings.Repeat("/deep", 300), 0o755) },
-		"many folders": func(dir string) (err error) {
-			for i := 0; i <= maxFiles && err == nil; i++ {
-				err = os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o755)
-			}
-			return err
-		},
 		"a large file": func(dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "x"), nil, 0o600), os.Truncate(filepath.Join(dir, "x"), 1<<40))
 		},
@@ -155,7 +149,19 @@ func TestAttackSkillFolder(t *testing.T) {
 		_, err := Read(dir, testdir.Private(t))
 		attack.Check(t, "skill: "+name, "refused", map[bool]string{true: "refused", false: "taken"}[err != nil])
 	}
-	_, err := Read("/proc", "") // some of its files never end
+	dir := testdir.Private(t)
+	write(t, dir, map[string]string{"a/b/c": "", "d/e": ""})
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for most, want := range map[int]string{5: "<nil>", 4: "it has more than 10000 files and folders",
+		1: "it has more than 10000 files and folders"} {
+		s := &Skill{Files: map[string]string{}, bytes: 1, entries: most}
+		attack.Check(t, fmt.Sprint("skill: one entry more than ", most), want, fmt.Sprint(s.folder(root, ".")))
+	}
+	_, err = Read("/proc", "") // some of its files never end
 	attack.Check(t, "skill: no skill", "there is no SKILL.md", fmt.Sprint(err))
 }
 
