@@ -70,7 +70,7 @@ func claudePlugin(server *mcp.Config, line []string, env map[string]string) (map
 // shellWord returns a word for a POSIX shell that is exactly this text.
 func shellWord(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// writePlugin writes the plugin into a folder: a new one, an empty one, or one with only this plugin. line starts hooks.
+// writePlugin writes the plugin into a folder: a new one, an empty one, or its own. Its hooks start line.
 func (a *app) writePlugin(dir string, server *mcp.Config, line []string, env map[string]string) error {
 	files, err := claudePlugin(server, line, env)
 	if err != nil {
