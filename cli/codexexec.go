@@ -152,12 +152,21 @@ func (a *app) proposeChanges(ctx context.Context, s *unitask.Session) error {
 	if err != nil {
 		return err
 	}
+	return a.proposeReport(report, manifest, "codex")
+}
+
+// proposeReport makes a proposal of what a session of an agent's changed in its project.
+func (a *app) proposeReport(report *project.Report, manifest *project.Manifest, agent string) error {
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
 	p, err := report.Propose(manifest, nil)
 	if err != nil {
 		return err
 	}
 	store := changes.Open(home, &audit.Journal{Log: audit.In(home)})
-	set, left, err := store.Propose(report.Host, "session "+s.ID, "codex", p.Files)
+	set, left, err := store.Propose(report.Host, "session "+report.Session, agent, p.Files)
 	a.noteLeft(append(p.Left, left...), applyFlags{})
 	if errors.Is(err, changes.ErrNothing) {
 		return nil

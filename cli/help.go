@@ -47,6 +47,7 @@ var flagTypes = map[string]string{
 	"mode": "MODE", "name": "NAME",
 	"nanos": "VERSION", "nats": "URL", "nats-ca": "FILE", "nats-cert": "FILE", "nats-creds": "FILE", "nats-key": "FILE",
 	"node-arg": "ARG", "older-than": "AGE", "out": "FOLDER", "output": "FILE", "owner": "NAME", "pcap": "FILE",
+	"plugin": "FOLDER", "command": "CODE", "end": "NAME", "in": "FOLDER",
 	"policy": "FILE", "pool": "MIN:MAX", "priority": "PRIORITY", "project": "FOLDER", "routes": "URL",
 	"run-id": "ID", "server-name": "NAME", "session-key": "FILE", "slots": "N",
 	"worker-key": "FILE", "metrics": "HOST:PORT", "cluster-key": "FILE", "cluster-listen": "HOST:PORT",

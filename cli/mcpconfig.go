@@ -19,13 +19,16 @@ import (
 
 func (a *app) mcpConfig() *cobra.Command {
 	var write, all bool
+	var plugin string
 	cmd := &cobra.Command{
 		Use:   "config [CLIENT] [-- FLAGS...]",
 		Short: "Print what goes into a client's configuration, or put it there",
 		Long: `Config prints the configuration of an MCP client that starts unitask mcp, and the
 file that it goes in; --write puts it there, keeps what is in the file, and the file
 as it was beside it as .bak. In a project it follows no link that leads out of it.
-Flags for unitask mcp follow --. --all is for every client that this host has.
+Flags for unitask mcp follow --. --all is for every client that this host has. --plugin is
+for Claude Code: it writes a plugin with the server, hooks that have commands of the Bash tool
+run in a machine (the command hook), and a skill.
 
 A client that is started from a desktop has not your shell's environment: what unitask
 needs of it (UNITASK_HOME and its like, folders of PATH that QEMU, npm or gcc are in) is
@@ -34,9 +37,10 @@ written down, too. A unitask that npx or uvx has started is named by that comman
 Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 		Example: `  unitask mcp config claude-code
   unitask mcp config cursor --write -- --policy /home/me/.unitask.toml
-  unitask mcp config --all --write`,
+  unitask mcp config --all --write
+  unitask mcp config claude-code --plugin ./unitask-plugin`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names, flags, err := configNames(cmd, args, all)
+			names, flags, err := configNames(cmd, args, all, plugin != "")
 			if err != nil {
 				return usage(err)
 			}
@@ -69,6 +73,9 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 				if err != nil {
 					return usage(fmt.Errorf("%w%s", err, language.Nearest(name, mcp.Clients())))
 				}
+				if plugin != "" {
+					return a.writePlugin(plugin, cfg, append([]string{command}, before[:len(before)-1]...), h.desktopEnv(command))
+				}
 				report, err := a.configOf(cfg, write)
 				if err == nil {
 					reports = append(reports, report)
@@ -86,17 +93,20 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 		},
 	}
 	cmd.Flags().BoolVar(&write, "write", false, "put it into the client's file")
+	cmd.Flags().StringVar(&plugin, "plugin", "", "write a plugin for Claude Code into this folder")
 	cmd.Flags().BoolVar(&all, "all", false, "for every client that this host has")
 	return cmd
 }
 
 // configNames returns the clients and the flags of mcp config's arguments. With all there is no client.
-func configNames(cmd *cobra.Command, args []string, all bool) (names, flags []string, err error) {
+func configNames(cmd *cobra.Command, args []string, all, plugin bool) (names, flags []string, err error) {
 	names = args
 	if at := cmd.ArgsLenAtDash(); at >= 0 {
 		names, flags = args[:at], args[at:]
 	}
 	switch {
+	case plugin && (cmd.Flags().Changed("write") || all || len(names) != 1 || names[0] != "claude-code"):
+		return nil, nil, errors.New("--plugin is for claude-code, and goes with neither --write nor --all")
 	case all && len(names) > 0:
 		return nil, nil, fmt.Errorf("client %q: --all names them", names[0])
 	case !all && len(names) == 0:

@@ -34,17 +34,25 @@ func projectRoot(named, file, home string) (string, error) {
 			break
 		}
 	}
+	if err := onlyProject(root, home); err != nil {
+		return "", err
+	}
+	return root, nil
+}
+
+// onlyProject returns an error for a folder with more than a project.
+func onlyProject(root, home string) error {
 	homes := []string{home}
 	if user, err := userdir.Home(); err == nil {
 		homes = append(homes, user)
 	}
 	for _, home := range append(homes, "/") {
 		if home != "" && holds(root, home) {
-			return "", hint(usage(fmt.Errorf("--project: %s holds %s too", root, filepath.Clean(home))),
+			return hint(usage(fmt.Errorf("--project: %s holds %s too", root, filepath.Clean(home))),
 				"--project=DIR names a folder")
 		}
 	}
-	return root, nil
+	return nil
 }
 
 // holds reports whether a path is a folder or is inside it, with all links resolved.

@@ -136,6 +136,27 @@ func (f *runFlags) given(cmd *cobra.Command) (name string) {
 	return name
 }
 
+// session returns the request for a session of the daemon.
+func (f *runFlags) session(a *app, cmd *cobra.Command, name, image string) (*sessiond.New, error) {
+	req, err := f.machine(a, cmd, image)
+	if err != nil {
+		return nil, err
+	}
+	if err := mountsHere(&req); err != nil { // the daemon has another working directory
+		return nil, err
+	}
+	project, err := f.projectOf(a, cmd, name)
+	if err != nil {
+		return nil, err
+	}
+	held, err := a.foundCeiling(f.policy)
+	if err != nil {
+		return nil, err
+	}
+	return &sessiond.New{Name: name, Request: req, Secrets: req.Secrets, Project: project, Ceiling: held.Origin,
+		Held: held.Ceiling}, nil
+}
+
 func (a *app) sessionNew() *cobra.Command {
 	var f runFlags
 	var life, idle time.Duration
@@ -155,25 +176,11 @@ container image, steps run in its own bash, python3 or node, and commands need n
   unitask session rm build`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.machine(a, cmd, "")
+			asked, err := f.session(a, cmd, name, "")
 			if err != nil {
 				return err
 			}
-			req.Language = lang
-			if err := mountsHere(&req); err != nil { // the daemon has another working directory
-				return err
-			}
-			project, err := f.projectOf(a, cmd, name)
-			if err != nil {
-				return err
-			}
-			held, err := a.foundCeiling(f.policy)
-			if err != nil {
-				return err
-			}
-			asked := &sessiond.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life),
-				IdleMS: policy.Millis(idle), Project: project}
-			asked.Ceiling, asked.Held = held.Origin, held.Ceiling
+			asked.Request.Language, asked.LifeMS, asked.IdleMS = lang, policy.Millis(life), policy.Millis(idle)
 			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpNew, New: asked}, sessiond.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)

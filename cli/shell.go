@@ -101,6 +101,12 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		return err
 	}
 	defer end()
+	return a.onlyCommand(ctx, stop, s, command, f, limited)
+}
+
+// onlyCommand runs the one command of a session, with this terminal or these streams.
+func (a *app) onlyCommand(ctx context.Context, stop context.CancelCauseFunc, s *unitask.Session, command []string,
+	f runFlags, limited bool) error {
 	stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 	streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 	restore, err := a.interactive(f, &streams, stop)
@@ -137,6 +143,12 @@ func (a *app) ownSession(ctx context.Context, cmd *cobra.Command, f runFlags, im
 	if err != nil {
 		return nil, nil, err
 	}
+	return a.ownSessionOf(ctx, cmd, f, req, life)
+}
+
+// ownSessionOf is ownSession for a request.
+func (a *app) ownSessionOf(ctx context.Context, cmd *cobra.Command, f runFlags, req unitask.Request,
+	life time.Duration) (s *unitask.Session, end func(), err error) {
 	project, err := f.projectOf(a, cmd, "")
 	if err != nil {
 		return nil, nil, err

@@ -50,7 +50,7 @@ func eachText(t *testing.T, root string, do func(at token.Position, text string)
 
 // The commands that our messages, hints and help name exist.
 func TestTextsNameCommands(t *testing.T) {
-	named, checked := regexp.MustCompile(`\bunitask ([a-z]+)(?: ([a-z]+)\b)?`), 0
+	named, checked := regexp.MustCompile(`\bunitask ([a-z]+)(?: ([a-z][a-z-]*)\b)?`), 0
 	root, sentences := Command(), []string{"runs code", "mcp follow", "session key"}
 	eachText(t, "..", func(where token.Position, text string) {
 		for _, m := range named.FindAllStringSubmatch(text, -1) {

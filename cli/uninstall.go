@@ -48,8 +48,8 @@ func rebuiltIn(d layout.Dir) []string {
 
 func yoursIn(d layout.Dir) []string {
 	return []string{d.Audit(), d.Changes(), d.Config(), d.DebugHistory(), d.ImageFiles(), d.PauseKey(), d.ReplHistory(),
-		d.Runs(), d.Sessions(), d.SigningKey(), d.Tools(), d.Webhooks(), filepath.Join(string(d), policy.TrustFile),
-		filepath.Join(string(d), policy.ApprovedFile)}
+		d.Runs(), d.Sessions(), d.SigningKey(), d.Skills(), d.Tools(), d.Webhooks(),
+		filepath.Join(string(d), policy.TrustFile), filepath.Join(string(d), policy.ApprovedFile)}
 }
 
 func (a *app) uninstallCommand() *cobra.Command {

@@ -74,7 +74,8 @@ var tables = map[string][]string{
 	"inspect":      {"last"},
 	"policy show":  {"--memory", "1024", "--allow-net", "a.example.com,b.example.com", "--timeout", "5"},
 	"policy trust": {"--list"}, "secret ls": nil, "verify": {"last"},
-	"runs ls": nil, "runs prune": {"--older-than", "1d"}, "session ls": nil, "stats": nil, "uninstall": nil,
+	"runs ls": nil, "runs prune": {"--older-than", "1d"}, "session ls": nil, "skill ls": nil,
+	"stats": nil, "uninstall": nil,
 }
 
 // untabled are the commands that print the code's output, one word or nothing, or that need a machine, a server or a
@@ -85,6 +86,7 @@ var untabled = []string{"run", "runs rm", "image build", "image import", "image 
 	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session diff",
 	"session status", "session put", "session get",
 	"session pause", "session resume", "session extend", "session wait", "session fork", "session rm", "sign",
+	"skill trust",
 	"debug dump", "tools pin", "tools ls", "web fetch", "web search",
 	"self update", "self rollback",
 	"serve key", "fleet status", "fleet runs", "fleet drain", "fleet permissions"}

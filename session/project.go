@@ -124,11 +124,26 @@ func (s *Session) cloneProject(ctx context.Context, b *bringing, host string, p 
 	return s.sendProject(ctx, clone, host, p)
 }
 
+// makePlace makes a project's folder, for the code's user, if it is outside /work: there only root can.
+func (s *Session) makePlace(ctx context.Context, place string) error {
+	if place == contract.WorkDir || strings.HasPrefix(place, contract.WorkDir+"/") {
+		return nil
+	}
+	defer func(may bool) { s.client.MayRoot = may }(s.client.MayRoot)
+	s.client.MayRoot = true // for this command: the code has none yet
+	const script = `mkdir -p -- "$1" && chown "$(stat -c %u:%g ` + contract.WorkDir + `)" "$1"`
+	return s.folderCommand(ctx, "the project", supervisor.Exec{Root: true,
+		Args: []string{"/bin/sh", "-c", script, "sh", place}})
+}
+
 // sendProject sends the files of a project, and records them.
 func (s *Session) sendProject(ctx context.Context, b *bringing, host string, p ProjectRequest) (err error) {
 	timed, cancel := s.clocks.start(ctx, min(folderTimeout, bringTime+b.set.Patience()))
 	defer cancel()
 	var rec *project.Recorder
+	if err := s.makePlace(timed, p.Guest); err != nil {
+		return err
+	}
 	b.through = func(to hostfiles.Guest) (hostfiles.Guest, error) {
 		r, err := project.Record(to, s.recordDir(), host, p.Guest)
 		rec = r

@@ -93,6 +93,7 @@ func (d Dir) ReplHistory() string        { return d.in("repl_history") }   // wh
 func (d Dir) Runs() string               { return d.in("runs") }           // records
 func (d Dir) Sessions() string           { return d.in("sessions") }       // paused machines, the daemon's socket
 func (d Dir) SigningKey() string         { return d.in("signing.key") }    // signs artifacts
+func (d Dir) Skills() string             { return d.in("skills.json") }    // skills that the user trusts
 func (d Dir) Tools() string              { return d.in("tools") }          // lists of tools that were reviewed
 func (d Dir) Templates() string          { return d.in("templates") }      // snapshots to clone
 func (d Dir) Vendor(arch string) string  { return d.in("vendor", arch) }   // parts of images

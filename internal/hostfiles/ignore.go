@@ -74,6 +74,41 @@ func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored)
 	return len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(append(slices.Clip(parents), name), isDir), nil
 }
 
+// applying adds the patterns of the folder here, which is at rel in the host's folder and at parts below the mount.
+func (w *walk) applying(here *os.Root, rel string, parts []string, ignore ignored) (ignored, error) {
+	if w.m.project && !slices.Contains(parts, modulesDir) {
+		git, err := w.patterns(here, rel, gitIgnore, parts, maxPatterns-len(ignore.all.list))
+		if err != nil {
+			return ignore, err
+		}
+		ignore.all = ignore.all.and(git)
+	}
+	own, err := w.patterns(here, rel, IgnoreFile, parts, maxPatterns-len(ignore.all.list))
+	ignore.own, ignore.all = ignore.own.and(own), ignore.all.and(own)
+	return ignore, err
+}
+
+// InProject reports whether the copy of a project has a file: rel is its path in the project's folder, with slashes.
+func InProject(project *os.Root, rel string) (bool, error) {
+	w, parts, ignore := &walk{set: &Set{}, m: &mount{project: true}}, strings.Split(rel, "/"), ignored{}
+	for i, name := range parts {
+		dir := path.Join(append([]string{"."}, parts[:i]...)...)
+		here, err := project.OpenRoot(dir)
+		if err != nil {
+			return false, err
+		}
+		ignore, err = w.applying(here, dir, parts[:i], ignore)
+		here.Close()
+		if err != nil {
+			return false, err
+		}
+		if out, err := w.leaves(parts[:i], name, i+1 < len(parts), ignore); out || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // patterns reads a folder's file of patterns, if it has one; most is the maximum number of patterns.
 func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most int) (found patterns, err error) {
 	f, err := openRegular(here, name)

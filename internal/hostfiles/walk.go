@@ -33,18 +33,10 @@ func (w *walk) folder(from listing, at string, parts []string, ignore ignored) e
 		return fmt.Errorf("%q lies more than %d folders deep", rel, maxDepth)
 	}
 	w.set.entries = append(w.set.entries, entry{File: guest.File{Path: at, Mode: fs.ModeDir | 0o755}})
-	if w.m.project && !slices.Contains(parts, modulesDir) {
-		git, err := w.patterns(here, rel, gitIgnore, parts, maxPatterns-len(ignore.all.list))
-		if err != nil {
-			return err
-		}
-		ignore.all = ignore.all.and(git)
-	}
-	own, err := w.patterns(here, rel, IgnoreFile, parts, maxPatterns-len(ignore.all.list))
+	ignore, err := w.applying(here, rel, parts, ignore)
 	if err != nil {
 		return err
 	}
-	ignore.own, ignore.all = ignore.own.and(own), ignore.all.and(own)
 	for list, err := from.list, from.err; ; list, err = from.dir.ReadDir(listAtOnce) {
 		if e := w.entries(here, list, at, parts, ignore); e != nil {
 			return e
