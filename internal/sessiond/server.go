@@ -33,6 +33,7 @@ const (
 	maxFiles   = 4 // operations on files at once: each may have a file in memory
 	maxLarge   = 4 // steps with large code at once: the code is in memory
 	maxAway    = 100
+	maxListed  = 1000 // entries of a folder in an answer
 )
 
 // Daemon holds the sessions of its user.
@@ -366,6 +367,9 @@ func (h *Daemon) do(ctx context.Context, c *client, req Request) (Answer, error)
 	case req.Op == OpGet:
 		value, err := s.Get(ctx, req.Name)
 		return Answer{Value: value}, err
+	case req.Op == OpFiles:
+		files, more, err := s.List(ctx, req.Path, 1)
+		return Answer{Files: files[:min(len(files), maxListed)], More: more || len(files) > maxListed}, err
 	case slices.Contains([]string{OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpChanges}, req.Op):
 		return Answer{}, h.file(ctx, c, s, req)
 	}
