@@ -60,7 +60,8 @@ pictures, files, and why each connection was allowed or refused.`,
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the address, HOST:PORT, on loopback")
-	cmd.Flags().StringVar(&file, "policy", "", "a policy file, a ceiling on runs beside each .unitask.toml from here upwards")
+	cmd.Flags().StringVar(&file, "policy", "",
+		"a policy file, a ceiling on runs beside each .unitask.toml from here upwards")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "open no browser")
 	return cmd
 }

@@ -209,7 +209,8 @@ func (p *page) look(name string) {
 // axe returns axe-core's script, "" where npm can't get it.
 func axe(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", "npm pack --silent axe-core@"+axeVersion+" && tar -xzOf axe-core-*.tgz package/axe.min.js")
+	cmd := exec.Command("sh", "-c",
+		"npm pack --silent axe-core@"+axeVersion+" && tar -xzOf axe-core-*.tgz package/axe.min.js")
 	cmd.Dir = t.TempDir()
 	text, err := cmd.Output()
 	_, script, found := strings.Cut(string(text), "\n") // the archive's name

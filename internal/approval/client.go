@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,12 +37,24 @@ func (c *Client) Underway() ([]string, error) {
 	return slices.DeleteFunc(ids, func(id string) bool { return !c.Records.Held(id) }), err
 }
 
-// sockets returns the ids of runs that have a socket, or left one.
-func (c *Client) sockets() ([]string, error) {
-	ids, err := filepath.Glob(filepath.Join(c.Records.Dir(), "*", controlSocket))
-	for i := range ids {
-		ids[i] = filepath.Base(filepath.Dir(ids[i]))
+// sockets returns the ids of runs that have a socket, or left one. It looks once for each record: filepath.Glob reads
+// each folder.
+func (c *Client) sockets() (ids []string, err error) {
+	dir, err := os.Open(c.Records.Dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, id := range names {
+		if _, err := os.Lstat(filepath.Join(dir.Name(), id, controlSocket)); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
 	return ids, err
 }
 

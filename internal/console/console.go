@@ -46,8 +46,8 @@ const closed = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-a
 var files embed.FS
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{"plain": plain, "clock": clock, "rfc": rfc,
-	"bytes": size, "list": func(all ...any) []any { return all }, "json": func(t json.RawMessage) string { return string(t) },
-}).ParseFS(files, "page/*.html"))
+	"bytes": size, "list": func(all ...any) []any { return all },
+	"json": func(text json.RawMessage) string { return string(text) }}).ParseFS(files, "page/*.html"))
 
 // Options are what a console shows and uses.
 type Options struct {
