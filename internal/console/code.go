@@ -43,7 +43,7 @@ func number(r *http.Request, name string) (int, error) {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n <= 0 || n > 1<<30 {
+	if err != nil || n <= 0 || n > 1<<27 { // fits a time.Duration in minutes
 		return 0, fmt.Errorf("%s: %.40q is no number above 0", name, text)
 	}
 	return n, nil

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,8 +16,10 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// liveMost bounds the current runs that a page lists.
-const liveMost = 200
+const (
+	liveMost = 200             // current runs that a page lists
+	listTime = 5 * time.Second // for the list of sessions
+)
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	list, err := c.Approvals.Questions(r.Context())
@@ -100,7 +103,10 @@ func (c *Console) liveRun(rec *record.Record) liveRun {
 
 // sessions lists the user's sessions with their memory, the oldest first.
 func (c *Console) sessions(r *http.Request) ([]liveSession, error) {
-	answer, err := c.Sessions(r.Context(), sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
+	ctx, cancel := context.WithTimeoutCause(r.Context(), listTime, errors.New("the process that holds the sessions does "+
+		"not answer: it may be stopped"))
+	defer cancel()
+	answer, err := c.Sessions(ctx, sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
 	if err != nil && !errors.Is(err, sessiond.ErrNone) {
 		return nil, err
 	}

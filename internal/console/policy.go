@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -54,8 +55,9 @@ func (c *Console) policy(w http.ResponseWriter, r *http.Request) {
 		"File": policy.CeilingFile}
 	q := r.URL.Query()
 	if url := strings.TrimSpace(q.Get("url")); url != "" {
-		data["Method"], data["URL"] = q.Get("method"), url
-		data["Answer"], data["Denials"] = mayReach(held.Ceiling, q.Get("method"), url)
+		method := cmp.Or(q.Get("method"), http.MethodGet)
+		data["Method"], data["URL"] = method, url
+		data["Answer"], data["Denials"] = mayReach(held.Ceiling, method, url)
 	}
 	c.show(w, r, "policy.html", data)
 }

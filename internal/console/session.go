@@ -23,7 +23,8 @@ const (
 	shownSteps = 40  // of a session, the newest
 	lookedFor  = 500 // records that are read to find them
 	stepBytes  = 8 << 10
-	waiting    = 16 // steps of this console that wait for their end
+	nameBytes  = 100 // of a session's id or name
+	waiting    = 16  // steps of this console that wait for their end
 	// stepTime is how long a step's form waits: a short step has then ended.
 	stepTime = 700 * time.Millisecond
 )
@@ -100,8 +101,8 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request) {
 func (c *Console) step(w http.ResponseWriter, r *http.Request) {
 	id := r.PostForm.Get("session")
 	code := strings.ReplaceAll(r.PostForm.Get("code"), "\r\n", "\n")
-	if strings.TrimSpace(code) == "" {
-		c.wrong(w, r, http.StatusBadRequest, errors.New("code: there is none"))
+	if strings.TrimSpace(code) == "" || len(id) > nameBytes { // it is kept
+		c.wrong(w, r, http.StatusBadRequest, errors.New("code: there is none, or the session's name is none"))
 		return
 	}
 	c.mu.Lock()
@@ -175,7 +176,10 @@ func (c *Console) session(w http.ResponseWriter, r *http.Request) {
 	data["Failed"] = c.failed[id]
 	c.mu.Unlock()
 	if r.URL.Query().Has("files") && at >= 0 {
-		answer, err := c.Sessions(r.Context(), sessiond.Request{Op: sessiond.OpFiles, Session: id,
+		within(w, actionTime) // it may resume
+		ctx, cancel := context.WithTimeout(r.Context(), actionTime-answerTime)
+		defer cancel()
+		answer, err := c.Sessions(ctx, sessiond.Request{Op: sessiond.OpFiles, Session: id,
 			Path: r.URL.Query().Get("files")}, sessiond.Streams{})
 		if err != nil {
 			c.wrong(w, r, http.StatusConflict, err)
