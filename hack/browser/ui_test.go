@@ -221,6 +221,32 @@ func axe(t *testing.T) string {
 	return script
 }
 
+// forms presses each button of a session: pause, resume, extend, and fork, which leads to the fork's page.
+func (p *page) forms() {
+	p.Helper()
+	has := func(button string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("main button")].some((b) => b.textContent === %q)`, button)
+	}
+	p.fill(nil, "Pause")
+	p.until(has("Resume"))
+	p.fill(nil, "Resume")
+	p.until(has("Pause"))
+	p.fill(map[string]string{"minutes": "307445735"}, "Extend")
+	p.until(`document.querySelector("h1").textContent === "It failed"`)
+	p.eval(`history.back()`)
+	p.until(has("Extend"))
+	p.fill(map[string]string{"minutes": "30"}, "Extend")
+	p.until(`document.querySelector("[name=minutes]")?.value === "60"`) // its page is loaded again
+	parent := p.eval(`document.querySelector("main [name=session]").value`)
+	p.fill(nil, "Fork")
+	p.until(`document.querySelector("main [name=session]")?.value > ` + fmt.Sprintf("%q", parent))
+	p.until(`document.body.innerText.includes("A fork of " + ` + fmt.Sprintf("%q", parent) + `)`)
+	p.fill(map[string]string{"code": `x + 2`}, "Run")
+	p.until(`[...document.querySelectorAll(".said")].some((s) => s.textContent.includes("43"))`)
+	p.fill(nil, "End")
+	p.until(`location.pathname.endsWith("/live")`)
+}
+
 // TestConsole drives the pages as a person does: a run that asks, its picture, a refused host, and a session.
 func TestConsole(t *testing.T) {
 	if testing.Short() {
@@ -263,6 +289,7 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.fill(map[string]string{"code": `x + 1`}, "Run")
 	p.until(`[...document.querySelectorAll(".said")].some((s) => s.textContent.includes("42"))`)
 	p.look("a session")
+	p.forms()
 	p.goTo("live")
 	p.look("live")
 	p.fill(nil, "End")
