@@ -30,7 +30,8 @@ func TestHelperProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Println("ready")
-	a := &Asker{talk: time.Hour, open: &openQuestion{Question: run.Question{RunID: filepath.Base(dir), Host: "b.example:443"},
+	q := run.Question{RunID: filepath.Base(dir), Host: "b.example:443"}
+	a := &Asker{talk: time.Hour, open: &openQuestion{Question: q,
 		answered: make(chan struct{})}}
 	var group sync.WaitGroup
 	a.listen(l, &group)

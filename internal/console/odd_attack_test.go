@@ -63,7 +63,8 @@ func TestAttackConsoleOddRecord(t *testing.T) {
 
 // No name of a file makes a second header, or ends the quoted name.
 func TestAttackConsoleNames(t *testing.T) {
-	for _, name := range []string{"a\r\nSet-Cookie: x=y", "a\nb", `a"; filename="b.html`, "a\\", `\"`, "a\x00b", "\xff\xfe",
+	for _, name := range []string{"a\r\nSet-Cookie: x=y", "a\nb", `a"; filename="b.html`, "a\\", `\"`,
+		"a\x00b", "\xff\xfe",
 		"é\u202etxt.exe", "a;b=c", "", strings.Repeat("é", 300), "a'b*=UTF-8''c", "%0d%0aX: y"} {
 		value, got := attached(name), "one name"
 		if !strings.HasPrefix(value, "attachment") || strings.ContainsAny(value, "\r\n\x00\u202e") ||

@@ -45,7 +45,8 @@ touch $(seq 900)`}})
 	for _, f := range do(Request{Op: OpFiles, Session: id, Path: "few"}).Files {
 		kinds = append(kinds, strings.TrimPrefix(f.Path, "/work/few/")+" "+f.Mode.Type().String())
 	}
-	attack.Check(t, "files: names and kinds", "--help ----------|<b> ----------|a\nb ----------|link L---------|pipe p---------",
+	attack.Check(t, "files: names and kinds",
+		"--help ----------|<b> ----------|a\nb ----------|link L---------|pipe p---------",
 		strings.Join(kinds, "|"))
 	attack.Check(t, "files: a large folder", fmt.Sprint(maxListed, true), list("many"))
 	deep := strings.Repeat("/"+strings.Repeat("\x01", 200), 15)[1:]
