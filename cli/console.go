@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,45 +17,106 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/console"
+	"github.com/unitask/unitask/internal/sessiond"
+	"github.com/unitask/unitask/policy"
 )
 
 const (
-	consoleTime  = 10 * time.Second // for a request, and for its answer
+	consoleTime  = 10 * time.Second // for a request; its page bounds the time for the answer
 	consoleBytes = 16 << 10         // of a request's head
 	// consoleConnections is how many connections are served at a time. Others wait.
 	consoleConnections = 64
+	// browserTime is how long the file that opens a browser stays.
+	browserTime = time.Minute
 )
 
 func (a *app) consoleCommand() *cobra.Command {
-	var listen string
+	var listen, file string
+	var noOpen bool
 	cmd := &cobra.Command{
 		Use:   "ui",
-		Short: "Serve pages for your browser: questions of runs, and records with their network",
-		Long: `Ui serves pages on this host, and prints a link. Open it within ten minutes: it
-works once. The pages show the questions that runs wait for, with buttons to answer, and the
-records of runs: code, output, files, and why each connection was allowed or refused.`,
+		Short: "Serve pages for your browser: run code, answer questions, sessions, records, the policy",
+		Long: `Ui serves pages on this host, opens your browser where there is one, and prints a link. Open
+it within ten minutes: it works once. The pages run code, under the ceiling of this folder. They
+show the questions that runs wait for, sessions, the policy, and the records of runs: code, output,
+pictures, files, and why each connection was allowed or refused.`,
 		Args: noArgument,
-		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			host, _, err := net.SplitHostPort(listen)
 			if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
 				return usage(fmt.Errorf("--listen %q: use a loopback address with a port, 127.0.0.1:0", listen))
 			}
+			rt, err := a.openWith(unitask.Options{Machines: unitask.PoolDaemon(nil)})
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
 				return usage(err)
 			}
-			c := console.New(l.Addr().String(), rt.Approvals(), rt.History())
-			server := &http.Server{Handler: c, ReadTimeout: consoleTime, WriteTimeout: consoleTime,
-				MaxHeaderBytes: consoleBytes}
-			defer context.AfterFunc(cmd.Context(), func() { server.Close() })()
-			a.ui.note("serving http://%s; this link opens it once, within ten minutes:", l.Addr())
-			fmt.Fprintln(a.std.Stdout, c.Link())
-			if err := server.Serve(netutil.LimitListener(l, consoleConnections)); !errors.Is(err, http.ErrServerClosed) {
-				return err
-			}
-			return nil
-		}),
+			defer l.Close()
+			return a.serveConsole(cmd.Context(), rt, l, file, !noOpen)
+		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the address, HOST:PORT, on loopback")
+	cmd.Flags().StringVar(&file, "policy", "",
+		"a policy file, a ceiling on runs beside each .unitask.toml from here upwards")
+	cmd.Flags().BoolVar(&noOpen, "no-open", false, "open no browser")
 	return cmd
+}
+
+func (a *app) serveConsole(ctx context.Context, rt *unitask.Runtime, l net.Listener, file string, open bool) error {
+	home := rt.Images().Home()
+	c := console.New(console.Options{Host: l.Addr().String(), Approvals: rt.Approvals(), History: rt.History(),
+		Run: rt.RunFor,
+		Sessions: func(ctx context.Context, req sessiond.Request, std sessiond.Streams) (sessiond.Answer, error) {
+			return sessiond.Do(ctx, home, req, std, func() (<-chan struct{}, error) { return a.startDaemon(home) })
+		},
+		Policy: func() (*policy.ForPeople, error) { return policy.LoadForPeople(home, "", file) },
+	})
+	defer c.Close()
+	server := &http.Server{Handler: c, ReadTimeout: consoleTime, IdleTimeout: time.Minute, MaxHeaderBytes: consoleBytes}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	a.ui.note("serving http://%s; this link opens it once, within ten minutes:", l.Addr())
+	fmt.Fprintln(a.std.Stdout, c.Link())
+	if open && a.hasBrowser() {
+		closed := a.openBrowser(c.Link())
+		defer closed()
+	}
+	if err := server.Serve(netutil.LimitListener(l, consoleConnections)); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// hasBrowser reports whether somebody sits before a desktop here.
+func (a *app) hasBrowser() bool {
+	desktop := runtime.GOOS == "darwin" && os.Getenv("SSH_CONNECTION") == "" ||
+		os.Getenv("DISPLAY") != "" || os.Getenv("WAYLAND_DISPLAY") != ""
+	return desktop && isTerminal(a.std.Stdout)
+}
+
+// openBrowser opens a link in the user's browser. Other users can see a command's arguments: the link is in a file that
+// only this user can read, and which closed removes.
+func (a *app) openBrowser(link string) (closed func()) {
+	opener := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		opener = "open"
+	}
+	dir, err := os.MkdirTemp("", "unitask-ui-")
+	if err != nil {
+		return func() {}
+	}
+	closed = func() { _ = os.RemoveAll(dir) }
+	page := filepath.Join(dir, "open.html")
+	text := fmt.Sprintf("<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=\"0; url=%s\">", link)
+	cmd := exec.Command(opener, page)
+	if err := os.WriteFile(page, []byte(text), 0o600); err != nil || cmd.Start() != nil {
+		closed()
+		return func() {}
+	}
+	go func() { _ = cmd.Wait() }()
+	time.AfterFunc(browserTime, closed)
+	return closed
 }

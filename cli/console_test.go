@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -58,10 +59,17 @@ func TestAttackConsoleServer(t *testing.T) {
 	}
 	status, page, at := get(browser, link.String())
 	attack.Check(t, "console: the printed link", "200", status)
+	forward := regexp.MustCompile(`href="(/[A-Z0-9]+/)"`).FindStringSubmatch(page)
+	if forward == nil {
+		t.Fatal(page)
+	}
+	status, page, at = get(browser, "http://"+at.Host+forward[1])
+	attack.Check(t, "console: the page that the link leads to", "200", status)
 	if !strings.Contains(page, "No run waits for an answer") {
 		t.Error(page)
 	}
-	for to, want := range map[string]string{"runs": "Outcome", "style.css": "color-scheme"} {
+	for to, want := range map[string]string{"runs": "Outcome", "style.css": "color-scheme", "live": "No session",
+		"code": "fresh machine", "policy": "no ceiling", "policy?url=example.com": "Yes, to a run", "follow.js": "fetch("} {
 		next, err := at.Parse(to)
 		if err != nil {
 			t.Fatal(err)

@@ -402,15 +402,25 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 	return text, more, err
 }
 
-// OpenFile opens a run's file for reading; names are those of Read.
+// OpenFile opens a run's file for reading; names are those of Read. Only regular files are stored: links and pipes are
+// refused.
 func (s *Store) OpenFile(id, name string) (*os.File, error) {
 	if !validID(id) || name != filepath.Base(name) {
 		return nil, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
 	}
-	f, err := os.Open(s.Path(id, name))
+	path := s.Path(id, name)
+	st, err := os.Lstat(path)
 	if name == InlineFilesFile && errors.Is(err, fs.ErrNotExist) {
-		return os.Open(s.Path(id, oldInlineFilesFile))
+		path = s.Path(id, oldInlineFilesFile)
+		st, err = os.Lstat(path)
 	}
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s %w", path, regular.ErrNot)
+	}
+	f, _, err := regular.Open(path)
 	return f, err
 }
 

@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/internal/localsocket"
@@ -21,17 +25,71 @@ type Client struct {
 	Records *record.Store
 }
 
-// Questions returns the open questions of this user's runs in this home.
-func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
-	sockets, err := filepath.Glob(filepath.Join(c.Records.Dir(), "*", controlSocket))
+const (
+	questionTime = 2 * time.Second // of one process, when all are asked
+	listTime     = 4 * time.Second // of all of them
+	talksAtOnce  = 32
+)
+
+// Underway returns the ids of this user's current runs and sessions in this home, the oldest first.
+func (c *Client) Underway() ([]string, error) {
+	ids, err := c.sockets()
+	return slices.DeleteFunc(ids, func(id string) bool { return !c.Records.Held(id) }), err
+}
+
+// sockets returns the ids of runs that have a socket, or left one. It looks once for each record: filepath.Glob reads
+// each folder.
+func (c *Client) sockets() (ids []string, err error) {
+	dir, err := os.Open(c.Records.Dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, id := range names {
+		if _, err := os.Lstat(filepath.Join(dir.Name(), id, controlSocket)); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// Questions returns the open questions of this user's runs in this home, by run. It asks all processes at once, and
+// leaves out one that does not answer soon, as one that is stopped.
+func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
+	ids, err := c.sockets()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	open := make([]*run.Question, len(ids))
+	turns := make(chan struct{}, talksAtOnce)
+	var group sync.WaitGroup
+	for i, id := range ids {
+		group.Go(func() {
+			select {
+			case turns <- struct{}{}:
+				defer func() { <-turns }()
+			case <-ctx.Done():
+				return
+			}
+			one, done := context.WithTimeout(ctx, questionTime)
+			defer done()
+			if told, err := c.talk(one, filepath.Join(c.Records.Dir(), id), asked{}); err == nil { // else it has just ended
+				open[i] = told.Open
+			}
+		})
+	}
+	group.Wait()
 	list := []run.Question{}
-	for _, socket := range sockets {
-		told, err := c.talk(ctx, filepath.Dir(socket), asked{})
-		if err == nil && told.Open != nil { // else it has just ended
-			list = append(list, *told.Open)
+	for _, q := range open {
+		if q != nil {
+			list = append(list, *q)
 		}
 	}
 	return list, nil
@@ -93,7 +151,8 @@ func (c *Client) talk(ctx context.Context, dir string, say asked) (answer told, 
 		return answer, err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(talkTime))
+	ends, _ := timed.Deadline()
+	_ = conn.SetDeadline(ends)
 	if err := localsocket.SameUser(conn); err != nil {
 		return answer, err
 	}

@@ -1,22 +1,28 @@
-// Package console serves pages for a browser: questions of runs, records, and one run with its network. A person opens
-// them with a link that works once.
+// Package console serves pages for a browser: what lives, questions of runs, records, sessions and the policy. It runs
+// code, too. A person opens the pages with a link that works once.
 package console
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"embed"
+	"encoding/json"
+	"fmt"
 	"html/template"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/internal/unseen"
-	"github.com/unitask/unitask/run"
+	"github.com/unitask/unitask/policy"
 )
 
 const (
@@ -27,22 +33,44 @@ const (
 	shownBytes = 64 << 10 // of each file of a run
 	shownFiles = 1000     // names of a run's files
 	formBytes  = 16 << 10 // of a form
+	codeBytes  = 2 << 20  // of a form with code
+	// answerTime is for an answer; actions on sessions and files have actionTime.
+	answerTime = 10 * time.Second
+	actionTime = 2 * time.Minute
 )
 
-// rules is what pages may load and do: their style, and forms to us.
-const rules = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// closed is what pages may load and do before the link was opened: nothing.
+const closed = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 //go:embed page
 var files embed.FS
 
-var pages = template.Must(template.New("").Funcs(template.FuncMap{"plain": plain}).ParseFS(files, "page/*.html"))
+var pages = template.Must(template.New("").Funcs(template.FuncMap{"plain": plain, "clock": clock, "rfc": rfc,
+	"bytes": size, "list": func(all ...any) []any { return all },
+	"json": func(text json.RawMessage) string { return string(text) }}).ParseFS(files, "page/*.html"))
+
+// Options are what a console shows and uses.
+type Options struct {
+	Host      string // HOST:PORT that it serves
+	Approvals *approval.Client
+	History   *history.Store
+	// Run runs a request, as Runtime.RunFor does.
+	Run func(context.Context, unitask.Caller, unitask.Request, unitask.IO) (*unitask.Result, error)
+	// Sessions sends a request to the process that holds the sessions, and starts it if it is needed.
+	Sessions func(context.Context, sessiond.Request, sessiond.Streams) (sessiond.Answer, error)
+	// Policy reads the ceiling as it is now.
+	Policy func() (*policy.ForPeople, error)
+}
 
 // Console is a http.Handler for one user.
 type Console struct {
-	host      string // HOST:PORT, without :80 as browsers send it
-	approvals *approval.Client
-	history   *history.Store
-	mux       *http.ServeMux
+	Options
+	host   string // HOST:PORT, without :80 as browsers send it
+	rules  string // what pages may load and do
+	mux    *http.ServeMux
+	ctx    context.Context // ends what the console started
+	cancel context.CancelFunc
+	going  sync.WaitGroup
 
 	cookie, form string // secrets of the one session
 	// base is the folder of all pages. A browser sends the cookie to all ports of this host, but below this path only:
@@ -52,29 +80,54 @@ type Console struct {
 	link     string // "" once it was used
 	linkEnds time.Time
 	opened   time.Time // when the link was used
+	own      map[string]context.CancelFunc
+	failed   map[string]string // why a session's last step did not start, by session
+	steps    int               // that wait for their end
 }
 
-// New returns a console at an address, HOST:PORT.
-func New(host string, approvals *approval.Client, records *history.Store) *Console {
-	c := &Console{host: strings.TrimSuffix(host, ":80"), approvals: approvals, history: records, mux: http.NewServeMux(),
+// New returns a console. Close ends what it started.
+func New(o Options) *Console {
+	c := &Console{Options: o, host: strings.TrimSuffix(o.Host, ":80"), mux: http.NewServeMux(),
 		cookie: rand.Text(), form: rand.Text(), link: rand.Text(), base: "/" + rand.Text(),
-		linkEnds: time.Now().Add(linkTime)}
-	c.mux.HandleFunc("GET /{$}", c.inbox)
-	c.mux.HandleFunc("POST /answer", c.answer)
-	c.mux.HandleFunc("GET /runs", c.runs)
-	c.mux.HandleFunc("GET /run", c.run)
-	c.mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFileFS(w, r, files, "page/style.css")
-	})
+		linkEnds: time.Now().Add(linkTime), own: map[string]context.CancelFunc{}, failed: map[string]string{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	at := "http://" + c.host + c.base + "/"
+	c.rules = "default-src 'none'; script-src " + at + "follow.js; style-src " + at + "style.css; img-src " + at +
+		"file; connect-src " + at + "; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	for pattern, do := range map[string]http.HandlerFunc{
+		"GET /{$}": c.inbox, "POST /answer": c.answer,
+		"GET /live": c.live, "POST /kill": c.kill,
+		"GET /runs": c.runs, "GET /run": c.run, "GET /output": c.output, "GET /file": c.file,
+		"GET /code": c.code, "POST /code": c.start,
+		"GET /session": c.session, "POST /session": c.act, "POST /new": c.begin, "POST /step": c.step,
+		"GET /policy": c.policy,
+		"GET /style.css": func(w http.ResponseWriter, r *http.Request) {
+			http.ServeFileFS(w, r, files, "page/style.css")
+		},
+		"GET /follow.js": func(w http.ResponseWriter, r *http.Request) {
+			http.ServeFileFS(w, r, files, "page/follow.js")
+		},
+	} {
+		c.mux.HandleFunc(pattern, do)
+	}
 	return c
+}
+
+// Close ends the runs that the console started, and waits for them.
+func (c *Console) Close() {
+	c.mu.Lock() // whoever starts something has the lock
+	c.cancel()
+	c.mu.Unlock()
+	c.going.Wait()
 }
 
 // Link returns the address that opens the console once.
 func (c *Console) Link() string { return "http://" + c.host + "/open?link=" + c.link }
 
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	within(w, answerTime)
 	h := w.Header()
-	h.Set("Content-Security-Policy", rules)
+	h.Set("Content-Security-Policy", closed)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin") // without it, a form's Origin would be null
@@ -94,15 +147,22 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !below || !c.known(r):
 		http.Error(w, "open the link that unitask ui printed; it works once", http.StatusUnauthorized)
 	case r.Method == http.MethodPost && !c.ours(w, r):
-		http.Error(w, "the form is not of this console: load its page again", http.StatusForbidden)
+		http.Error(w, "the form is not of this console, or too large: load its page again", http.StatusForbidden)
 	default:
+		h.Set("Content-Security-Policy", c.rules) // it names the base: only who has the cookie gets it
 		http.StripPrefix(c.base, c.mux).ServeHTTP(w, r)
 	}
 }
 
+// within bounds the time for the answer from now on.
+func within(w http.ResponseWriter, most time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(most)) // a test's recorder has none
+}
+
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// open exchanges the link for a cookie.
+// open exchanges the link for a cookie. Its page forwards by itself: after a redirect from another site's page the
+// browser would not send the cookie, which is SameSite=Strict.
 func (c *Console) open(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	good := c.link != "" && time.Now().Before(c.linkEnds) && same(c.link, r.URL.Query().Get("link"))
@@ -116,7 +176,7 @@ func (c *Console) open(w http.ResponseWriter, r *http.Request) {
 	}
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.cookie, Path: c.base + "/", HttpOnly: true,
 		MaxAge: int(openTime / time.Second), SameSite: http.SameSiteStrictMode})
-	http.Redirect(w, r, c.base+"/", http.StatusSeeOther)
+	c.show(w, r, "open.html", map[string]any{"To": c.base + "/"})
 }
 
 func (c *Console) known(r *http.Request) bool {
@@ -128,76 +188,49 @@ func (c *Console) known(r *http.Request) bool {
 }
 
 func (c *Console) ours(w http.ResponseWriter, r *http.Request) bool {
-	r.Body = http.MaxBytesReader(w, r.Body, formBytes)
+	most := int64(formBytes)
+	if p := strings.TrimPrefix(r.URL.Path, c.base); p == "/code" || p == "/step" {
+		most = codeBytes
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, most)
 	return r.ParseForm() == nil && same(r.PostForm.Get("form"), c.form)
 }
 
+// tagMark is where a page has its own digest: the script asks with it whether the page has changed.
+var tagMark = []byte(`data-tag=""`)
+
 // show renders a page completely before it writes it.
-func (c *Console) show(w http.ResponseWriter, name string, data map[string]any) {
+func (c *Console) show(w http.ResponseWriter, r *http.Request, name string, data map[string]any) {
 	data["Form"] = c.form
 	var page bytes.Buffer
 	if err := pages.ExecuteTemplate(&page, name, data); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	tag := fmt.Sprintf(`%x`, sha256.Sum256(page.Bytes()))[:32]
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	_, _ = w.Write(bytes.Replace(page.Bytes(), tagMark, []byte(`data-tag="`+tag+`"`), 1))
+}
+
+// wrong answers with a page that says what failed, and leads back.
+func (c *Console) wrong(w http.ResponseWriter, r *http.Request, status int, err error) {
+	var page bytes.Buffer
+	if pages.ExecuteTemplate(&page, "wrong.html", map[string]any{"Error": err.Error()}) != nil {
+		http.Error(w, err.Error(), status)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
 	_, _ = w.Write(page.Bytes())
 }
 
-func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
-	list, err := c.approvals.Questions(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	c.show(w, "inbox.html", map[string]any{"Questions": list})
-}
-
-func (c *Console) answer(w http.ResponseWriter, r *http.Request) {
-	f := r.PostForm
-	v := run.Verdict(f.Get("verdict"))
-	if v != run.AllowOnce && v != run.AllowRun && v != run.Deny {
-		http.Error(w, "verdict: use one of the page's buttons", http.StatusBadRequest)
-		return
-	}
-	until, err := time.Parse(time.RFC3339Nano, f.Get("until"))
-	if err != nil || until.IsZero() {
-		http.Error(w, "until: use one of the page's buttons", http.StatusBadRequest)
-		return
-	}
-	q := run.Question{RunID: f.Get("run"), Host: f.Get("host"), Request: f.Get("request"), Until: until}
-	if err := c.approvals.ApproveShown(r.Context(), q, v); err != nil {
-		http.Error(w, err.Error(), http.StatusConflict)
-		return
-	}
-	http.Redirect(w, r, c.base+"/", http.StatusSeeOther)
-}
-
-func (c *Console) runs(w http.ResponseWriter, r *http.Request) {
-	list, next, err := c.history.Page(history.Filter{Limit: pageRuns, Before: r.URL.Query().Get("before")})
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	c.show(w, "runs.html", map[string]any{"Runs": list, "Next": next})
-}
-
-func (c *Console) run(w http.ResponseWriter, r *http.Request) {
-	id, err := c.history.Records.Find(r.URL.Query().Get("id"))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
-		return
-	}
-	in, err := c.history.Inspect(id, shownBytes)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	if in.Ended != nil && len(in.Ended.Artifacts) > shownFiles {
-		in.Ended.Artifacts = in.Ended.Artifacts[:shownFiles]
-		in.Cut = append(in.Cut, "the list of files")
-	}
-	c.show(w, "run.html", map[string]any{"Run": in})
+// to redirects to a page after a form.
+func (c *Console) to(w http.ResponseWriter, r *http.Request, page string) {
+	http.Redirect(w, r, c.base+"/"+page, http.StatusSeeOther)
 }
 
 // plain shows control characters, terminal sequences among them, as symbols. Other characters that nobody sees become
@@ -214,4 +247,19 @@ func plain(s string) string {
 		}
 		return r
 	}, s)
+}
+
+func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+
+func rfc(t time.Time) string { return t.Format(time.RFC3339Nano) }
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d bytes", n)
 }

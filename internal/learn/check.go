@@ -104,3 +104,24 @@ func (j judge) allows(r request) bool {
 	text, _ := netstack.Decide(j.connections, name, addr, r.port)
 	return text != "" && (r.key != "allowNet" || !strings.HasPrefix(text, "ask "))
 }
+
+// Allows reports whether grants allow a request by HTTP or HTTPS, as the network decides, and by which rule or why not.
+// host is a name in normal form or an address, and path begins with a slash.
+func Allows(granted policy.Effective, method, host string, port uint16, path string) (ok bool, why string) {
+	j, name := judgeOf(granted), host
+	addr, err := netip.ParseAddr(host)
+	if err == nil {
+		name = ""
+	}
+	rule, reason := netstack.Decide(j.connections, name, addr, port)
+	if rule == "" {
+		return false, reason
+	}
+	if _, ruled := (&source{granted: granted}).inspected(host); !ruled || strings.HasPrefix(rule, "tcp ") {
+		return true, rule
+	}
+	if ok, why = broker.Decide(j.requests, host, method, path); ok {
+		why = rule
+	}
+	return ok, why
+}

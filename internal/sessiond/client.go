@@ -55,13 +55,19 @@ func listen(dir string) (*net.UnixListener, error) {
 }
 
 // connect connects to the home's daemon, which must belong to this user. The error is ErrNone if none runs, or it is
-// ending.
-func connect(home string) (*wire, error) {
+// ending; it is the context's cause if that ends before the daemon greets.
+func connect(ctx context.Context, home string) (*wire, error) {
 	dir, err := folder(home)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := localsocket.Dial(context.Background(), dir, socketName)
+	conn, err := localsocket.Dial(ctx, dir, socketName)
+	if ctx.Err() != nil {
+		if err == nil {
+			conn.Close()
+		}
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, ErrNone
 	}
@@ -71,9 +77,12 @@ func connect(home string) (*wire, error) {
 	}
 	w := &wire{Conn: conn}
 	_ = w.SetReadDeadline(time.Now().Add(patience))
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	_, text, err := w.receive(string(rune(kindGreeting)))
 	_ = w.SetReadDeadline(time.Time{})
 	switch {
+	case !stop():
+		err = context.Cause(ctx)
 	case err != nil:
 		err = ErrNone
 	case string(text) != version:
@@ -97,13 +106,13 @@ type Streams struct {
 // and returns a channel that is closed when the daemon ends. Without start the error is ErrNone.
 func Do(ctx context.Context, home string, req Request, streams Streams,
 	start func() (ended <-chan struct{}, err error)) (Answer, error) {
-	w, err := connect(home)
+	w, err := connect(ctx, home)
 	var ended <-chan struct{}
 	if errors.Is(err, ErrNone) && !needs(home, req) {
 		start = nil
 	}
 	for begin := time.Now(); errors.Is(err, ErrNone) && start != nil && time.Since(begin) < patience; w,
-		err = connect(home) {
+		err = connect(ctx, home) {
 		if ended == nil {
 			if ended, err = start(); err != nil {
 				return Answer{}, err
@@ -111,7 +120,7 @@ func Do(ctx context.Context, home string, req Request, streams Streams,
 		}
 		select {
 		case <-ended: // another one runs already, or it failed
-			if w, err = connect(home); err == nil {
+			if w, err = connect(ctx, home); err == nil {
 				return w.ask(ctx, req, streams)
 			}
 			if ended = nil; time.Since(begin) > 5*time.Second {

@@ -33,6 +33,7 @@ const (
 	maxFiles   = 4 // operations on files at once: each may have a file in memory
 	maxLarge   = 4 // steps with large code at once: the code is in memory
 	maxAway    = 100
+	maxListed  = 1000 // entries of a folder in an answer
 )
 
 // Daemon holds the sessions of its user.
@@ -366,10 +367,26 @@ func (h *Daemon) do(ctx context.Context, c *client, req Request) (Answer, error)
 	case req.Op == OpGet:
 		value, err := s.Get(ctx, req.Name)
 		return Answer{Value: value}, err
+	case req.Op == OpFiles:
+		files, more, err := s.List(ctx, req.Path, 1)
+		some := listed(files)
+		return Answer{Files: some, More: more || len(some) < len(files)}, err
 	case slices.Contains([]string{OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpChanges}, req.Op):
 		return Answer{}, h.file(ctx, c, s, req)
 	}
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
+}
+
+// listed returns the entries of a folder that fit in an answer: as JSON, a byte may become six, and an entry has its
+// folder's name.
+func listed(files []unitask.SessionFile) []unitask.SessionFile {
+	left := maxText / 2
+	for i, f := range files {
+		if left -= 6*len(f.Path) + 200; left < 0 || i == maxListed {
+			return files[:i]
+		}
+	}
+	return files
 }
 
 // run runs a step.

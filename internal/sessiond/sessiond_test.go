@@ -59,7 +59,7 @@ func reach(t *testing.T, home string) *wire {
 	var w *wire
 	testwait.Until(t, "the daemon answers", func() (ok bool) {
 		var err error
-		if w, err = connect(home); err != nil && !errors.Is(err, ErrNone) {
+		if w, err = connect(t.Context(), home); err != nil && !errors.Is(err, ErrNone) {
 			t.Fatal(err)
 		}
 		return err == nil
@@ -122,7 +122,7 @@ func TestNoSession(t *testing.T) {
 	home, _ := serving(t, time.Hour)
 	reach(t, home)
 	for _, op := range []string{OpRun, OpRunBy, OpExec, OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpPut, OpGet, OpPause,
-		OpResume, OpFork, OpWait, OpStop, OpEnd, "x"} {
+		OpResume, OpFork, OpFiles, OpWait, OpStop, OpEnd, "x"} {
 		for _, name := range []string{"", "build", "../../etc", "20261122-000000000-aaaaaa", strings.Repeat("x", 1<<20),
 			"a\x00b\x1b[2J"} {
 			_, err := Do(t.Context(), home, Request{Op: op, Session: name, Run: name},
@@ -179,7 +179,7 @@ func TestOneHolder(t *testing.T) {
 	if err := <-over; err != nil {
 		t.Error(err)
 	}
-	if _, err := connect(home); !errors.Is(err, ErrNone) {
+	if _, err := connect(t.Context(), home); !errors.Is(err, ErrNone) {
 		t.Errorf("after its end: %v", err)
 	}
 

@@ -129,7 +129,7 @@ type Request struct {
 	New     *New          `json:"new,omitempty"`
 	Step    *Step         `json:"step,omitempty"`
 	Command *Command      `json:"command,omitempty"`
-	Path    string        `json:"path,omitempty"` // of read, write, pack and unpack
+	Path    string        `json:"path,omitempty"` // of read, write, pack, unpack and files
 	Mode    uint32        `json:"mode,omitempty"`
 	Ports   []Port        `json:"ports,omitempty"`  // of forward
 	Paths   []string      `json:"paths,omitempty"`  // of changes: only what is at or below these
@@ -177,6 +177,8 @@ const (
 
 	OpChanges = "changes" // what the session changed in its project: a project.Report
 
+	OpFiles = "files" // the entries of a folder
+
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
 
@@ -222,6 +224,8 @@ type Answer struct {
 	Value    json.RawMessage `json:"value,omitempty"`  // of get
 	Names    []string        `json:"names,omitempty"`  // of all values
 	More     bool            `json:"more,omitempty"`   // there are others
+
+	Files []unitask.SessionFile `json:"files,omitempty"`
 }
 
 // View is a session as its user sees it.
