@@ -140,13 +140,16 @@ func (a *app) configOf(cfg *mcp.Config, write bool) (map[string]any, error) {
 
 // runner returns the command and first arguments that start the MCP server for a client. npx and uvx keep this
 // program in a cache, which they may empty. share is the folder that was installed with it: its package is named, too.
+// Clients start servers in a project. Without --prefix, npx would prefer the project's own unitask and registry.
 func runner(self, share string) (command string, args []string) {
+	cache, _, cached := strings.Cut(self, npxCache)
+	prefix := cache + strings.TrimSuffix(npxCache, "/")
 	switch {
-	case strings.Contains(self, npxCache) && strings.Contains(share, npxCache):
+	case cached && strings.Contains(share, npxCache):
 		parts := "@unitask/" + filepath.Base(filepath.Dir(filepath.Dir(share)))
-		return "npx", []string{"-y", "-p", "unitask", "-p", parts, "unitask", "mcp"}
-	case strings.Contains(self, npxCache):
-		return "npx", []string{"-y", "unitask", "mcp"}
+		return "npx", []string{"--prefix", prefix, "-y", "-p", "unitask", "-p", parts, "unitask", "mcp"}
+	case cached:
+		return "npx", []string{"--prefix", prefix, "-y", "unitask", "mcp"}
 	case strings.Contains(self, uvxCache) && strings.Contains(share, uvxCache):
 		return "uvx", []string{"--with", "unitask-parts", "unitask", "mcp"}
 	case strings.Contains(self, uvxCache):

@@ -64,10 +64,10 @@ func TestDesktopEnv(t *testing.T) {
 func TestRunner(t *testing.T) {
 	const npx, uvx = "/home/me/.npm/_npx/0a1b/node_modules/@unitask/", "/home/me/.cache/uv/archive-v0/x1/"
 	for _, row := range [][3]string{
-		{npx + "linux-x64/unitask", "", "npx -y unitask mcp"},
-		{npx + "linux-x64/unitask", "/opt/share", "npx -y unitask mcp"},
+		{npx + "linux-x64/unitask", "", "npx --prefix /home/me/.npm/_npx -y unitask mcp"},
+		{npx + "linux-x64/unitask", "/opt/share", "npx --prefix /home/me/.npm/_npx -y unitask mcp"},
 		{npx + "linux-x64/unitask", npx + "parts-linux-x64/share/unitask",
-			"npx -y -p unitask -p @unitask/parts-linux-x64 unitask mcp"},
+			"npx --prefix /home/me/.npm/_npx -y -p unitask -p @unitask/parts-linux-x64 unitask mcp"},
 		{uvx + "bin/unitask", "", "uvx unitask mcp"},
 		{uvx + "bin/unitask", uvx + "share/unitask", "uvx --with unitask-parts unitask mcp"},
 		{"/usr/bin/unitask", "/usr/share/unitask", "/usr/bin/unitask mcp"},
