@@ -21,8 +21,18 @@ import (
 // shells are the shells with completions, with the file names that their packages install.
 var shells = map[string]string{"bash": "unitask.bash", "zsh": "_unitask", "fish": "unitask.fish"}
 
-// extras writes completions and manual pages into a folder, and returns their names.
+// skill is our Agent Skill, which tells a model when to use which tool; skillPlace is its place in a package.
+const skill, skillPlace = "cli/skills/unitask/SKILL.md", "skills/unitask/SKILL.md"
+
+// extras writes completions, manual pages and our skill into a folder, and returns their names.
 func extras(version, dir string) (files []string, err error) {
+	text, err := os.ReadFile(skill)
+	if err == nil {
+		err = write(filepath.Join(dir, skillPlace), text)
+	}
+	if err != nil {
+		return nil, err
+	}
 	for shell, name := range shells {
 		var text bytes.Buffer
 		if code := cli.Main([]string{"completion", shell},

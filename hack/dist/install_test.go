@@ -86,6 +86,8 @@ func TestInstalled(t *testing.T) {
 		if out := do(t, dir, env, venv+"/bin/unitask", "run", "--lang", "js", "--code", "console.log(6 * 7)"); out != "42\n" {
 			t.Errorf("%q", out)
 		}
+		sameSkill(t, do(t, dir, env, venv+"/bin/python", "-c", "import importlib.resources as r; "+
+			"print(r.files('unitask').joinpath('skills/unitask/SKILL.md').read_text(), end='')"))
 		code := "from unitask import Client\n" +
 			"with Client() as client: print(client.run('console.log(6 * 7)', language='js').stdout)"
 		if out := do(t, dir, env, venv+"/bin/python", "-c", code); out != "42\n\n" {
@@ -100,6 +102,11 @@ func TestInstalled(t *testing.T) {
 		if out := do(t, into, env, command, "run", "--lang", "js", "--code", "console.log(6 * 7)"); out != "42\n" {
 			t.Errorf("%q", out)
 		}
+		text, err := os.ReadFile(filepath.Join(into, "node_modules", "unitask", "skills", "unitask", "SKILL.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameSkill(t, string(text))
 		code := `import { Client } from "unitask"; const client = new Client();
 console.log((await client.run("console.log(6 * 7)", { language: "js" })).stdout);`
 		if out := do(t, into, env, "node", "--input-type=module", "-e", code); out != "42\n\n" {
@@ -117,6 +124,15 @@ console.log((await client.run("console.log(6 * 7)", { language: "js" })).stdout)
 			t.Errorf("without the platform's package: %v %s", err, out)
 		}
 	})
+}
+
+// sameSkill checks that a package has our skill, by its text.
+func sameSkill(t *testing.T, got string) {
+	t.Helper()
+	want, err := os.ReadFile(skill)
+	if err != nil || got != string(want) {
+		t.Errorf("the package's skill: %v %.200q", err, got)
+	}
 }
 
 func remove(t *testing.T, path string) {
@@ -148,6 +164,9 @@ func TestLinuxCompletions(t *testing.T) {
 		t.Skip("no dpkg-deb lists the deb")
 	}
 	out := do(t, dir, os.Environ(), "dpkg-deb", "-c", one(t, dir+"/*.deb"))
+	if !strings.Contains(out, "./usr/share/unitask/skills/unitask/SKILL.md") {
+		t.Errorf("no skill: %s", out)
+	}
 	if !strings.Contains(out, "/zsh/vendor-completions/_unitask") || strings.Contains(out, "site-functions") {
 		t.Errorf("%s", out)
 	}

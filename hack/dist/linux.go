@@ -78,6 +78,7 @@ func installed(dir, prefix string) (list files.Contents, err error) {
 		add(page, "/usr/share/man/man1/"+filepath.Base(page))
 	}
 	add("LICENSE", "/usr/share/doc/unitask/copyright")
+	add(skill, "/usr/share/unitask/"+skillPlace)
 	unit, err := systemUnit(dir, prefix)
 	add(unit, "/usr/lib/systemd/system/unitask-mcp.service")
 	return list, err

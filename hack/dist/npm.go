@@ -73,7 +73,8 @@ func npmClient(version, out string, platforms []string) error {
 	}
 	return tarball(filepath.Join(out, "unitask-"+version+".tgz"), append([]packed{
 		{name: "package/package.json", text: text}, {name: "package/LICENSE", from: "LICENSE"},
-		{name: "package/README.md", from: filepath.Join(client, "README.md")}}, files...))
+		{name: "package/README.md", from: filepath.Join(client, "README.md")},
+		{name: "package/" + skillPlace, from: skill}}, files...))
 }
 
 // buildClient compiles a copy of the TypeScript client in dir.

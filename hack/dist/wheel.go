@@ -37,7 +37,8 @@ func wheel(version, system, program, out string) (string, error) {
 		return "", err
 	}
 	files = append(files, packed{name: "unitask-" + pep440 + ".data/scripts/unitask", from: program, mode: 0o755},
-		packed{name: "unitask-" + pep440 + ".dist-info/licenses/LICENSE", from: "LICENSE"})
+		packed{name: "unitask-" + pep440 + ".dist-info/licenses/LICENSE", from: "LICENSE"},
+		packed{name: "unitask/" + skillPlace, from: skill})
 	return writeWheel("unitask", pep440, wheelTags[system], metadata, files, out)
 }
 
