@@ -3,6 +3,7 @@ package unitask_test
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -87,11 +88,7 @@ var exitNote = regexp.MustCompile(`#.*exit code (\d+)`)
 // has its own home and folder.
 func TestDocsCommands(t *testing.T) {
 	needVM(t)
-	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "unitask"),
-		"./cli/unitask").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	bin := docsProgram(t)
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +130,49 @@ func TestDocsCommands(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// docsProgram builds unitask, and returns its folder.
+func docsProgram(t *testing.T) (bin string) {
+	t.Helper()
+	bin = t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "unitask"),
+		"./cli/unitask").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return bin
+}
+
+// TestDocsTasks runs each task of VS Code that a page shows, with a program of a project as the open file.
+func TestDocsTasks(t *testing.T) {
+	needVM(t)
+	bin, dir, ran := docsProgram(t), docsFolder(t), 0
+	for _, b := range blocks(t, "docs/agents.md", "json") {
+		var file struct {
+			Tasks []struct {
+				Type, Command string
+				Args          []string
+			}
+		}
+		if err := json.Unmarshal([]byte(b.text), &file); err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range file.Tasks {
+			ran++
+			open := strings.NewReplacer("${file}", filepath.Join(dir, "app", "src", "main.ts"))
+			for i, arg := range task.Args {
+				task.Args[i] = open.Replace(arg)
+			}
+			cmd := exec.Command(filepath.Join(bin, task.Command), task.Args...)
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "UNITASK_HOME="+newHome(t))
+			if out, err := cmd.CombinedOutput(); err != nil || task.Type != "process" || string(out) != "app\n" {
+				t.Errorf("%q, a %s: %v %q", task.Args, task.Type, err, out)
+			}
+		}
+	}
+	if ran == 0 {
+		t.Error("no page shows a task")
 	}
 }
 
