@@ -46,10 +46,9 @@ long: image
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
 # short tests run under a umask that excludes others, so files for another user need an explicit mode.
-RACEFLAGS ?=
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 race: image
-	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m $(RACEFLAGS) $(ALL)
+	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m $(ALL)
 	CGO_ENABLED=1 $(GOTEST) -race -vet=off -count=1 -timeout 15m -run '$(RACE_RUNS)' .
 
 # The short tests and real runs under other umasks, as the calling user. Call it as root, and as a user.

@@ -1,7 +1,7 @@
 // Command cover prints the statement coverage of the packages that read hostile data, by the short tests of the whole
 // repository. It fails if the coverage is below a minimum.
 //
-//	go run ./hack/cover [-list ROOM] [-profile FILE]
+//	go run ./hack/cover [-list ROOM]
 package main
 
 import (
@@ -36,30 +36,29 @@ type block struct {
 
 func main() {
 	list := flag.String("list", "", "list what is not reached in this room")
-	profile := flag.String("profile", "", "read this profile of a test run, and run no tests")
-	packages := flag.Bool("packages", false, "print the measured packages, as -coverpkg takes them")
 	flag.Parse()
-	if *packages {
-		fmt.Println(module + strings.Join(rooms, ","+module))
-		return
-	}
-	if err := cover(*list, *profile); err != nil {
+	if err := cover(*list); err != nil {
 		fmt.Fprintln(os.Stderr, "cover:", err)
 		os.Exit(1)
 	}
 }
 
-func cover(list, profile string) error {
-	if profile == "" {
-		dir, err := os.MkdirTemp("", "cover-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		profile = filepath.Join(dir, "profile")
-		if err := test(profile); err != nil {
-			return err
-		}
+func cover(list string) error {
+	dir, err := os.MkdirTemp("", "cover-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	profile := filepath.Join(dir, "profile")
+	// TestAttackPeers reads all its output as another user; go test -cover would add a warning to it.
+	args := []string{"test", "-short", "-skip", "^TestAttackPeers$", "-coverpkg", module + strings.Join(rooms, ","+module),
+		"-coverprofile", profile}
+	for _, room := range append(slices.Clone(rooms), others...) {
+		args = append(args, "./"+room)
+	}
+	cmd := exec.Command("go", args...)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go test: %w\n%s", err, text)
 	}
 	f, err := os.Open(profile)
 	if err != nil {
@@ -95,20 +94,6 @@ func cover(list, profile string) error {
 	}
 	if len(low) > 0 {
 		return fmt.Errorf("less than %d %% of %s", least, strings.Join(low, ", "))
-	}
-	return nil
-}
-
-// test runs the short tests of the packages, and writes their profile.
-func test(profile string) error {
-	// TestAttackPeers reads all its output as another user; go test -cover would add a warning to it.
-	args := []string{"test", "-short", "-skip", "^TestAttackPeers$", "-coverpkg", module + strings.Join(rooms, ","+module),
-		"-coverprofile", profile}
-	for _, room := range append(slices.Clone(rooms), others...) {
-		args = append(args, "./"+room)
-	}
-	if text, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("go test: %w\n%s", err, text)
 	}
 	return nil
 }
