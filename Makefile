@@ -39,7 +39,7 @@ test: image
 # its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
 # disk, servers of a fleet that find each other by routes, the files of a release,
 # packages in an older Python, programs in the languages that are built on first use, the images of templates, MCP
-# servers of npm and PyPI, and Codex.
+# servers of npm and PyPI, Codex, and Claude Code.
 long: image
 	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestEgress|TestEgressCAInChildren|TestImportedAheadEnds|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestGoCached|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages|TestMCPWrapServers|TestCodex|TestCodexExec|TestClaudeCode)$$' . ./cli ./mcp ./machine ./fleet ./fleet/embedded
 
