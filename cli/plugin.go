@@ -40,13 +40,14 @@ func claudePlugin(server *mcp.Config, line []string, env map[string]string) (map
 	files := map[string][]byte{}
 	blocking := maps.Clone(hook)
 	blocking["onFailure"] = "block" // also if it takes longer
+	shells := strings.Join(shellTools, "|") + "|PowerShell"
 	for name, value := range map[string]any{
 		pluginManifest: map[string]any{"name": "unitask", "author": map[string]any{"name": "unitask"},
 			"description": "Commands of the Bash tool run in a virtual machine; tools that run code in others"},
 		".claude-plugin/marketplace.json": map[string]any{"name": "unitask", "owner": map[string]any{"name": "unitask"},
 			"plugins": []any{map[string]any{"name": "unitask", "source": "./"}}},
 		"hooks/hooks.json": map[string]any{"hooks": map[string]any{
-			"PreToolUse":  []any{map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{blocking}}},
+			"PreToolUse":  []any{map[string]any{"matcher": shells, "hooks": []any{blocking}}},
 			"PostToolUse": []any{map[string]any{"matcher": "Write|Edit|MultiEdit|NotebookEdit", "hooks": []any{hook}}},
 			"SessionEnd":  []any{map[string]any{"hooks": []any{hook}}}}},
 	} {

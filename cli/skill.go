@@ -136,11 +136,12 @@ func (a *app) runSkill(cmd *cobra.Command, f runFlags, life time.Duration, named
 	}
 	place := path.Join(skillsPlace, s.Name)
 	req.Dirs = append(req.Dirs, unitask.Mount{Host: dir, Guest: place})
-	return a.skillMachine(cmd, f, req, life, append([]string{program[1], path.Join(place, script)}, args...))
+	command := append([]string{program[1], path.Join(place, script)}, args...)
+	return a.skillMachine(cmd, f, req, life, place, command)
 }
 
-// skillMachine runs a command in the machine of a skill.
-func (a *app) skillMachine(cmd *cobra.Command, f runFlags, req unitask.Request, life time.Duration,
+// skillMachine runs a command in the machine of a skill, which is at place.
+func (a *app) skillMachine(cmd *cobra.Command, f runFlags, req unitask.Request, life time.Duration, place string,
 	command []string) error {
 	f.tty, f.input = isTerminal(a.std.Stdout) && isTerminal(a.std.Stdin), true
 	limited := cmd.Flags().Changed("timeout")
@@ -151,10 +152,7 @@ func (a *app) skillMachine(cmd *cobra.Command, f runFlags, req unitask.Request, 
 		return err
 	}
 	defer end()
-	place := path.Dir(path.Dir(command[1]))
-	if !slices.ContainsFunc(s.Policy.Effective.Dirs, func(m policy.Mount) bool {
-		return strings.HasPrefix(place+"/", m.Guest+"/")
-	}) {
+	if !slices.ContainsFunc(s.Policy.Effective.Dirs, func(m policy.Mount) bool { return m.Guest == place }) {
 		return hint(usage(errors.New("the ceiling does not allow the skill's folder")),
 			"skills are copied to "+os.TempDir()+" first: dirs in .unitask.toml must allow that")
 	}
@@ -232,12 +230,12 @@ changes, unitask refuses the skill until you trust it again.`,
 }
 
 func (a *app) forgetSkill(trust skill.Trust, dir string) error {
-	source, err := filepath.Abs(dir)
+	source, err := skill.Folder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		source, err = filepath.Abs(dir)
+	}
 	if err != nil {
 		return err
-	}
-	if real, err := filepath.EvalSymlinks(source); err == nil {
-		source = real
 	}
 	there, err := trust.Forget(source)
 	if err == nil && !there {

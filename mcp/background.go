@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // Background commands, and waiting for them.
@@ -151,7 +151,7 @@ func (s *Server) waitNow(ctx context.Context, caller unitask.Caller, of *heldSes
 	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq,
 		Resource: partURI(in.Run, "stdout"), ExpiresAt: of.view().ExpiresAt}
 	if is.Result == nil { // an incomplete character is part of the next answer
-		whole := whole(text)
+		whole := bounded.Whole(text)
 		out.Seq -= int64(len(text) - whole)
 		text = text[:whole]
 	} else {
@@ -213,17 +213,4 @@ func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResu
 	if res.Outcome == unitask.OutcomeExited {
 		out.ExitCode = &res.ExitCode
 	}
-}
-
-// whole returns the length of a text without an incomplete last character.
-func whole(text []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
-		if at := len(text) - n; utf8.RuneStart(text[at]) {
-			if !utf8.FullRune(text[at:]) {
-				return at
-			}
-			break
-		}
-	}
-	return len(text)
 }

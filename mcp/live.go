@@ -7,6 +7,8 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // live sends a client the code's output while it runs. If the call has a progress token, it sends progress
@@ -58,14 +60,14 @@ func (l *live) add(rest, p []byte) []byte {
 		return nil
 	}
 	p = append(rest, p...)
-	n := whole(p)
+	n := bounded.Whole(p)
 	rest = append([]byte(nil), p[n:]...)
 	p = p[:n]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	room := max(0, liveMessage-len(l.pending))
 	if len(p) > room {
-		room = whole(p[:room])
+		room = bounded.Whole(p[:room])
 	}
 	l.pending = append(l.pending, p[:min(len(p), room)]...)
 	l.dropped += max(0, len(p)-room)

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // Limits of the output in a result, in bytes: of both streams and a step's value together. The record has all of it.
@@ -60,13 +61,13 @@ func (s *stream) shown(room int, resource string) (text string, of int64) {
 	half := room / 2
 	for {
 		head, tail := s.head[:min(half, len(s.head))], s.end(half)
-		first := strings.ToValidUTF8(string(head[:whole(head)]), "\ufffd")
+		first := strings.ToValidUTF8(string(head[:bounded.Whole(head)]), "\ufffd")
 		last := strings.ToValidUTF8(string(tail), "\ufffd")
 		if len(first)+len(last) > room { // not UTF-8: the replacements are longer
 			half = half * 2 / 3
 			continue
 		}
-		of = int64(whole(head) + len(tail))
+		of = int64(bounded.Whole(head) + len(tail))
 		return fmt.Sprintf("%s\n[%d bytes are left out here: %s]\n%s", first, s.total-of, resource, last), of
 	}
 }

@@ -13,6 +13,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/unseen"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -70,7 +71,7 @@ func atMost(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
-	return text[:whole([]byte(text[:n]))] + "…"
+	return text[:bounded.Whole([]byte(text[:n]))] + "…"
 }
 
 // visible escapes invisible characters in a text (control and formatting characters, line breaks). So a name that

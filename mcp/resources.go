@@ -20,6 +20,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/record"
 )
 
@@ -235,7 +236,7 @@ func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (
 	data = data[:n]
 	more := from+int64(n) < st.Size()
 	if more {
-		data = data[:whole(data)]
+		data = data[:bounded.Whole(data)]
 	}
 	contents := contentsOf(data, kind)
 	if more {

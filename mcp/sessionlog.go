@@ -14,6 +14,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/record"
 )
 
@@ -71,7 +72,7 @@ func (s *Server) sessionLog(ctx context.Context, caller unitask.Caller, session 
 	}
 	more := from+int64(len(data)) < total
 	if more {
-		data = data[:whole(data)]
+		data = data[:bounded.Whole(data)]
 	}
 	contents := contentsOf(data, "text/plain")
 	if more {

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/internal/offspring"
@@ -37,13 +33,7 @@ func watchMemory() (stop func() int) {
 // memory returns the proportional memory of all our processes, in MiB.
 func memory() (all int) {
 	for _, p := range offspring.All() {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.PID))
-		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] == "Pss:" {
-				n, _ := strconv.Atoi(f[1])
-				all += n
-			}
-		}
+		all += p.Memory()
 	}
-	return all >> 10
+	return all
 }

@@ -86,44 +86,38 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.mu.Lock()
-	if len(c.own) >= ownRuns || c.ctx.Err() != nil {
+	if c.begun >= ownRuns || c.ctx.Err() != nil {
 		c.mu.Unlock()
 		c.wrong(w, r, http.StatusServiceUnavailable, fmt.Errorf("%d runs of this console are under way", ownRuns))
 		return
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	place := "\x00" + strconv.FormatInt(time.Now().UnixNano(), 36) // until it has an id
-	c.own[place] = cancel
+	c.begun++
 	id, failed := make(chan string, 1), make(chan error, 1)
 	c.going.Add(1)
 	c.mu.Unlock()
 	go func() {
 		defer c.going.Done()
 		defer cancel()
-		has := place
+		var has string
 		events := func(e unitask.Event) {
-			if e.Kind == unitask.EventRecord && has == place {
-				has = c.rename(place, e.Message)
+			if e.Kind == unitask.EventRecord && has == "" {
+				has = e.Message
+				c.mu.Lock()
+				c.own[has] = cancel
+				c.mu.Unlock()
 				id <- has
 			}
 		}
 		caller := unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin}
 		_, err := c.Run(ctx, caller, req, unitask.IO{Stdout: io.Discard, Stderr: io.Discard, Events: events})
 		c.mu.Lock()
+		c.begun--
 		delete(c.own, has)
 		c.mu.Unlock()
 		failed <- err
 	}()
 	c.await(w, r, id, failed)
-}
-
-// rename notes a run of our own by its id.
-func (c *Console) rename(place, id string) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.own[id] = c.own[place]
-	delete(c.own, place)
-	return id
 }
 
 // await leads to the page of a run that has begun, or says why it has not.

@@ -79,10 +79,11 @@ type Console struct {
 	mu       sync.Mutex
 	link     string // "" once it was used
 	linkEnds time.Time
-	opened   time.Time // when the link was used
-	own      map[string]context.CancelFunc
-	failed   map[string]string // why a session's last step did not start, by session
-	steps    int               // that wait for their end
+	opened   time.Time                     // when the link was used
+	begun    int                           // runs that it started and that have not ended
+	own      map[string]context.CancelFunc // those of them that have an id
+	failed   map[string]string             // why a session's last step did not start, by session
+	steps    int                           // that wait for their end
 }
 
 // New returns a console. Close ends what it started.

@@ -148,7 +148,10 @@ func TestAttackConsoleManyRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := testConsole(t, records)
+	c, most := testConsole(t, records), 100*time.Millisecond
+	if testing.Short() { // the race detector's run
+		most = time.Second
+	}
 	for _, page := range []string{"/runs", "/runs?before=20261129T005000-aaaaaaaaaaaa", "/live", "/"} {
 		best := time.Hour
 		for range 5 { // the machine may be busy
@@ -159,8 +162,7 @@ func TestAttackConsoleManyRuns(t *testing.T) {
 			best = min(best, time.Since(begin))
 		}
 		t.Log(page, best)
-		attack.Check(t, "console: 10 000 runs, within 1 s: "+page, "true",
-			strconv.FormatBool(best <= time.Second))
+		attack.Check(t, "console: 10 000 runs, in time: "+page, "true", strconv.FormatBool(best <= most))
 	}
 }
 
@@ -203,7 +205,7 @@ func TestAttackConsoleForms(t *testing.T) {
 	attack.Check(t, "console: runs of one console at once", strings.Repeat("303 ", ownRuns)+"503 503 ", got)
 	c.Close()
 	attack.Check(t, "console: runs after its end", "503", strconv.Itoa(asUser(c, "/code", code).Code))
-	attack.Check(t, "console: runs that are left", "0", strconv.Itoa(len(c.own)))
+	attack.Check(t, "console: runs that are left", "0 0", fmt.Sprint(c.begun, len(c.own)))
 }
 
 // A page of a session shows this user's sessions only.

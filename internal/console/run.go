@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/learn"
 	"github.com/unitask/unitask/netstack"
@@ -168,26 +168,13 @@ func (c *Console) output(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if said.Live || more {
-			text = whole(text)
+			text = text[:bounded.Whole(text)]
 		}
 		p.Text, p.Next = plain(strings.ToValidUTF8(string(text), "\ufffd")), at+int64(len(text))
 		said.Live = said.Live || more
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(said)
-}
-
-// whole leaves out a character at the end that is not complete yet.
-func whole(text []byte) []byte {
-	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
-		if at := len(text) - n; utf8.RuneStart(text[at]) {
-			if !utf8.FullRune(text[at:]) {
-				return text[:at]
-			}
-			break
-		}
-	}
-	return text
 }
 
 // file sends a file that code wrote: an artifact, or a stream. Pictures are for pages; all others are downloads.

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // Limits of the events that are kept for those who follow a run.
@@ -129,24 +131,11 @@ type stream struct {
 
 func (s *stream) Write(text []byte) (int, error) {
 	all := append(s.rest, text...)
-	n := whole(all)
+	n := bounded.Whole(all)
 	s.rest = append([]byte(nil), all[n:]...)
 	s.total += int64(len(text))
 	s.tell(all[:n])
 	return len(text), nil
-}
-
-// whole returns the length of a text without an incomplete last character.
-func whole(text []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
-		if at := len(text) - n; utf8.RuneStart(text[at]) {
-			if !utf8.FullRune(text[at:]) {
-				return at
-			}
-			break
-		}
-	}
-	return len(text)
 }
 
 // flush writes what is left.

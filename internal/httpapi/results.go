@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -61,7 +62,7 @@ func (s *Server) resultOf(ctx context.Context, res *unitask.Result, more int64) 
 		text := make([]byte, sizes[stream.file])
 		n, _ := f.ReadAt(text, 0)
 		if *stream.to = text[:min(n, shownBytes)]; n > shownBytes {
-			*stream.to = (*stream.to)[:whole(*stream.to)]
+			*stream.to = (*stream.to)[:bounded.Whole(*stream.to)]
 			r.Cut = append(r.Cut, stream.name)
 		}
 	}

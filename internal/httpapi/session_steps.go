@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -43,7 +44,7 @@ func (s *Server) sessionResultOf(caller unitask.Caller, res *unitask.Result, all
 	var cut [2]bool
 	for i, text := range []*[]byte{&res.Stdout, &res.Stderr} {
 		if cut[i] = len(*text) > shownBytes; cut[i] {
-			*text = (*text)[:whole((*text)[:shownBytes])]
+			*text = (*text)[:bounded.Whole((*text)[:shownBytes])]
 		}
 	}
 	wire := res.JSON()

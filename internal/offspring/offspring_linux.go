@@ -47,3 +47,15 @@ func All() (list []Process) {
 	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
 	return list
 }
+
+// Memory returns the process's proportional memory in MiB, 0 if it has ended.
+func (p Process) Memory() int {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/smaps_rollup")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "Pss:" {
+			n, _ := strconv.Atoi(f[1])
+			return n >> 10
+		}
+	}
+	return 0
+}

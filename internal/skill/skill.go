@@ -21,6 +21,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/unitask/unitask/internal/realpath"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -178,13 +179,19 @@ type Skill struct {
 	entries  int   // likewise
 }
 
+// Folder returns the one name of a skill's folder: absolute, without links.
+func Folder(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return realpath.Of(abs)
+}
+
 // Read copies a skill's folder into a new folder to; "" only reads. .git and __pycache__ are not parts of a skill.
 // Links are refused, as is what is neither a file nor a folder.
 func Read(dir, to string) (*Skill, error) {
-	real, err := filepath.EvalSymlinks(dir)
-	if err == nil {
-		real, err = filepath.Abs(real)
-	}
+	real, err := Folder(dir)
 	if err != nil {
 		return nil, err
 	}
