@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -262,9 +263,19 @@ func announcements(pcap []byte) (n int) {
 	return n
 }
 
-// A changed template is dropped, and the run boots.
+// A changed template is dropped, and the run boots. The next template is a new one.
 func TestAttackDamagedTemplate(t *testing.T) {
 	needClones(t)
+	class := unitask.MachineClass{Image: "shell"} // its template takes least
+	home := newHome(t)
+	templates := filepath.Join(home, "templates")
+	mustDo(t, os.Remove(templates)) // the base home's
+	rt := openRuntime(t, unitask.Options{Home: home, Machines: unitask.PoolDaemon(nil)})
+	if made, err := rt.MakeTemplate(t.Context(), class); err != nil || !made {
+		t.Fatal(made, err)
+	}
+	good := filepath.Join(t.TempDir(), "templates")
+	mustDo(t, os.Rename(templates, good))
 	for name, damage := range map[string]func(dir string) error{
 		"memory edited": func(dir string) error { return edit(filepath.Join(dir, "memory"), 40<<20) },
 		"used too often": func(dir string) error {
@@ -273,42 +284,32 @@ func TestAttackDamagedTemplate(t *testing.T) {
 		"a state of noise": noiseState, // with a correct digest: QEMU itself refuses it
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			slot(t)
-			home := newHome(t)
-			templates := filepath.Join(home, "templates")
-			if err := os.Remove(templates); err != nil {
-				t.Fatal(err)
+			mustDo(t, os.RemoveAll(templates))
+			if out, err := exec.Command("cp", "-a", good, templates).CombinedOutput(); err != nil {
+				t.Fatalf("%v %s", err, out)
 			}
-			rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.PoolDaemon(nil)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer rt.Close()
-			if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
-				t.Fatal(made, err)
-			}
-			dirs, _ := filepath.Glob(filepath.Join(templates, "[0-9a-f]*"))
+			dirs := globbed(t, filepath.Join(templates, "[0-9a-f]*"))
 			if len(dirs) != 1 {
 				t.Fatalf("%v", dirs)
 			}
-			if err := damage(dirs[0]); err != nil {
-				t.Fatal(err)
-			}
-			res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `console.log("still")`}, unitask.IO{})
+			mustDo(t, damage(dirs[0]))
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: "echo still"}, unitask.IO{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := cloned(res) + ", " + strings.TrimSpace(string(res.Stdout))
 			attack.Check(t, "a template that was changed: "+name, "booted, still", got)
-			if made, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux}); err != nil || !made {
-				t.Errorf("it is not made anew: %v %v", made, err)
-			}
-			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil ||
-				!res.Cloned {
-				t.Errorf("%v %+v", err, res)
+			if left, _ := filepath.Glob(dirs[0]); len(left) > 0 {
+				t.Errorf("it is kept: %v", left)
 			}
 		})
+	}
+	if made, err := rt.MakeTemplate(t.Context(), class); err != nil || !made {
+		t.Errorf("it is not made anew: %v %v", made, err)
+	}
+	if res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: ":"}, unitask.IO{}); err != nil ||
+		!res.Cloned {
+		t.Errorf("%v %+v", err, res)
 	}
 }
 
@@ -422,7 +423,7 @@ func TestTemplateMakers(t *testing.T) {
 				return
 			}
 			defer rt.Close()
-			ok, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Kernel: image.Linux, MemoryMB: 256})
+			ok, err := rt.MakeTemplate(t.Context(), unitask.MachineClass{Image: "shell", MemoryMB: 256})
 			if err != nil {
 				t.Error(err)
 			}

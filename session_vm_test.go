@@ -285,7 +285,7 @@ func TestSessionWarm(t *testing.T) {
 			}
 			defer rt.Close()
 			for _, cloned := range []bool{false, true} {
-				s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Linux},
+				s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"},
 					Idle: 4 * time.Second})
 				res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}})
 				if err != nil || res.ExitCode != 0 || res.Cloned != cloned {

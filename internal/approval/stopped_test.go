@@ -69,6 +69,11 @@ func TestAttackStoppedProcess(t *testing.T) {
 		if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
+		// Its threads stop one after the other; only then is the process stopped.
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+			t.Fatal(status, err)
+		}
 	}
 	begin := time.Now()
 	list, err := c.Questions(t.Context())
