@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testregistry"
@@ -166,4 +168,39 @@ func TestAttackToolApproval(t *testing.T) {
 	_, err = rt.RunFor(t.Context(), unitask.Caller{}, req, unitask.IO{})
 	attack.Check(t, "tools without a ceiling", "true",
 		fmt.Sprint(err != nil && strings.Contains(err.Error(), "[tools.every]")))
+}
+
+// Code calls functions of the program that embeds unitask. A replay does not need that program.
+func TestOwnTools(t *testing.T) {
+	needVM(t)
+	type order struct {
+		Number int `json:"number"`
+	}
+	type total struct {
+		Cents int `json:"cents"`
+	}
+	shop := mcp.NewServer(&mcp.Implementation{Name: "shop"}, nil)
+	asked := 0
+	mcp.AddTool(shop, &mcp.Tool{Name: "total", Description: "Returns an order's total."},
+		func(_ context.Context, _ *mcp.CallToolRequest, in order) (*mcp.CallToolResult, total, error) {
+			asked++
+			return nil, total{100 * in.Number}, nil
+		})
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	req := unitask.Request{Path: "sum.mjs", Code: `import { shop } from "unitask:tools";
+let sum = 0;
+for (let number = 1; number <= 20; number++) sum += (await shop.total({ number })).cents;
+console.log(sum);`, Kernel: unitask.Linux}
+	res, err := rt.Run(t.Context(), req, unitask.IO{Tools: map[string]*mcp.Server{"shop": shop}})
+	if err != nil || string(res.Stdout) != "21000\n" || asked != 20 {
+		t.Fatalf("%v %s%s, %d calls", err, res.Stdout, res.Stderr, asked)
+	}
+	again, err := rt.Run(t.Context(), req, unitask.IO{ToolsOf: res.RunID})
+	if err != nil || string(again.Stdout) != "21000\n" || asked != 20 {
+		t.Errorf("a replay: %v %s%s, %d calls", err, again.Stdout, again.Stderr, asked)
+	}
 }

@@ -50,6 +50,11 @@ type ToolServer struct {
 	Pin       string // the digest of the list of tools that was reviewed
 }
 
+// OwnToolServer returns the limits of an embedding program's own tools: those of a table that says nothing.
+func OwnToolServer(name string) *ToolServer {
+	return &ToolServer{Name: name, Timeout: toolTime, MaxCalls: toolCalls, MaxResult: toolResult}
+}
+
 // ToolClause restricts an argument of some tools. Exactly one of Equals, In and Matches is set.
 type ToolClause struct {
 	Tool     string // a pattern; "" is all tools
@@ -267,7 +272,7 @@ func (toolNames) read(_ *Field, value any, dir string) (any, error) {
 		case !ok:
 			return nil, fmt.Errorf("%s is a %s: use [tools.%s]", name, tomlType(table[name]), name)
 		}
-		s := &ToolServer{Name: name, Timeout: toolTime, MaxCalls: toolCalls, MaxResult: toolResult}
+		s := OwnToolServer(name)
 		if err := s.read(own, dir); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

@@ -62,9 +62,11 @@ type Record struct {
 	Request   json.RawMessage `json:"request"`
 	Effective json.RawMessage `json:"effective,omitempty"`
 	Denials   json.RawMessage `json:"denials,omitempty"`
-	Machine   *Machine        `json:"machine,omitempty"`
-	Result    json.RawMessage `json:"result,omitempty"`
-	Drops     json.RawMessage `json:"networkDrops,omitempty"` // frames dropped, by kind
+	// OwnTools are the embedding program's tools that the code could call: digests of their lists, by server.
+	OwnTools map[string]string `json:"ownTools,omitempty"`
+	Machine  *Machine          `json:"machine,omitempty"`
+	Result   json.RawMessage   `json:"result,omitempty"`
+	Drops    json.RawMessage   `json:"networkDrops,omitempty"` // frames dropped, by kind
 	// Redacted lists the fields of the request that contained a secret, "code" among them. The record contains
 	// the text Redacted instead, and can't be run again.
 	Redacted []string `json:"redacted,omitempty"`

@@ -227,6 +227,8 @@ func notElsewhere(streams run.IO, purpose Purpose) error {
 		what = "a capture"
 	case streams.Terminal != nil:
 		what = "a terminal"
+	case len(streams.Tools) > 0:
+		what = "tools of the program"
 	default:
 		return nil
 	}

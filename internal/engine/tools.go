@@ -12,14 +12,17 @@ import (
 
 // openTools opens the service for the tools that the code may call, and gives the guest its clients.
 func (x *Execution) openTools(ctx context.Context) error {
-	if len(x.Granted.Tools) == 0 {
-		return nil
-	}
-	cfg := toolhost.Config{Lists: toolhost.Store(home.Dir(x.engine.Home).Tools()), Ask: x.askTool,
+	cfg := toolhost.Config{Lists: toolhost.Store(home.Dir(x.engine.Home).Tools()), Ask: x.askTool, Own: x.streams.Tools,
 		Redact: func(text []byte) ([]byte, bool) {
 			clean, fields := x.Redactor.JSON(text)
 			return clean, len(fields) > 0
 		}}
+	if err := x.recordedTools(&cfg); err != nil {
+		return failure.At("tools", err)
+	}
+	if len(x.Granted.Tools)+len(cfg.Own)+len(cfg.Servers) == 0 {
+		return nil
+	}
 	servers := x.Live.Ceiling.ToolServers()
 	for _, name := range x.Granted.Tools {
 		if servers[name] == nil || servers[name].Pin == "" {
@@ -33,12 +36,6 @@ func (x *Execution) openTools(ctx context.Context) error {
 		return failure.At("record", err)
 	}
 	cfg.Log = func(c toolhost.Call) { log(c) }
-	if id := x.streams.ToolsOf; id != "" {
-		if cfg.Recorded, err = x.engine.History.ToolCalls(id); err != nil {
-			return failure.At("tools", err)
-		}
-		cfg.Recorded = append([]toolhost.Call{}, cfg.Recorded...) // not nil: a replay starts no server
-	}
 	service, err := toolhost.Open(ctx, cfg)
 	if err != nil {
 		return failure.At("tools", err)
@@ -48,9 +45,33 @@ func (x *Execution) openTools(ctx context.Context) error {
 	if err != nil {
 		return failure.At("tools", err)
 	}
+	x.Rec.OwnTools = service.OwnLists()
 	x.Code.AddTools(files, x.Image.Runtime)
 	x.Config.Network.Tools = service.Serve
 	x.Later(func() { x.audit.Note(audit.ToolsCalled, service.Tally()) })
+	return nil
+}
+
+// recordedTools fills in the calls of a replayed run, and the servers of the program that embedded unitask then.
+func (x *Execution) recordedTools(cfg *toolhost.Config) error {
+	id := x.streams.ToolsOf
+	if id == "" {
+		return nil
+	}
+	rec, err := x.engine.History.Records.Get(id)
+	if err != nil {
+		return err
+	}
+	calls, err := x.engine.History.ToolCalls(id)
+	if err != nil {
+		return err
+	}
+	cfg.Recorded, cfg.Own = append([]toolhost.Call{}, calls...), nil // not nil: a replay starts no server
+	for name, list := range rec.OwnTools {
+		server := policy.OwnToolServer(name)
+		server.Pin = list
+		cfg.Servers = append(cfg.Servers, server)
+	}
 	return nil
 }
 

@@ -31,6 +31,7 @@ const (
 // server is one server of a run. It starts with the first call.
 type server struct {
 	*policy.ToolServer
+	own   *sdk.Server // the embedding program's; nil for others
 	list  *List
 	calls atomic.Int64
 
@@ -67,7 +68,7 @@ func (s *server) connected(ctx context.Context) (*connection, error) {
 	case s.closed:
 		return nil, fail("cut", "the run has ended")
 	case s.changed:
-		return nil, changed(s.Name)
+		return nil, s.listChanged()
 	case s.conn != nil:
 		return s.reviewed(ctx)
 	case s.starts == maxStarts:
@@ -75,17 +76,31 @@ func (s *server) connected(ctx context.Context) (*connection, error) {
 			maxStarts)
 	}
 	s.starts++
-	c, list, err := connect(ctx, s.ToolServer, nil)
+	var c *connection
+	var list *List
+	var err error
+	if s.own != nil {
+		c, list, err = connectOwn(ctx, s.own)
+	} else {
+		c, list, err = connect(ctx, s.ToolServer, nil)
+	}
 	if err != nil {
 		return nil, fail("server", "the server %s did not start: %v", s.Name, err)
 	}
 	if list.Digest() != s.Pin {
 		s.changed = true
 		c.end()
-		return nil, changed(s.Name)
+		return nil, s.listChanged()
 	}
 	s.conn = c
 	return c, nil
+}
+
+func (s *server) listChanged() error {
+	if s.own != nil {
+		return fail("changed", "the program has changed the list of tools of %s during the run", s.Name)
+	}
+	return changed(s.Name)
 }
 
 func changed(name string) error {
@@ -110,7 +125,7 @@ func (s *server) reviewed(ctx context.Context) (*connection, error) {
 		s.changed = true
 		s.conn.end()
 		s.conn = nil
-		return nil, changed(s.Name)
+		return nil, s.listChanged()
 	}
 	return s.conn, nil
 }
@@ -144,10 +159,7 @@ func (s *server) close() {
 
 // connect starts a server, or connects to it, and asks for its list of tools.
 func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*connection, *List, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	c := &connection{large: new(atomic.Bool), left: new(atomic.Int64), gone: make(chan struct{})}
-	c.left.Store(maxMessages)
+	c := newConnection()
 	var transport sdk.Transport
 	var stop func()
 	most := int(s.MaxResult) + lineReserve
@@ -167,6 +179,29 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*conn
 		transport = &sdk.IOTransport{Writer: p.stdin, MaxLineLength: most,
 			Reader: &lines{ReadCloser: p.stdout, most: most, over: c.large, left: c.left}}
 	}
+	return c.open(ctx, transport, stop)
+}
+
+// connectOwn connects to a server of the embedding program, and asks for its list of tools.
+func connectOwn(ctx context.Context, own *sdk.Server) (*connection, *List, error) {
+	ours, its := sdk.NewInMemoryTransports()
+	served, err := own.Connect(context.WithoutCancel(ctx), its, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newConnection().open(ctx, ours, func() { _ = served.Close() })
+}
+
+func newConnection() *connection {
+	c := &connection{large: new(atomic.Bool), left: new(atomic.Int64), gone: make(chan struct{})}
+	c.left.Store(maxMessages)
+	return c
+}
+
+// open begins the session, and asks for the server's list of tools. stop ends what the transport uses.
+func (c *connection) open(ctx context.Context, transport sdk.Transport, stop func()) (*connection, *List, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
 	client := sdk.NewClient(&sdk.Implementation{Name: "unitask", Version: "1"}, &sdk.ClientOptions{
 		Capabilities:           &sdk.ClientCapabilities{}, // neither roots, nor sampling, nor elicitation
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { c.stale.Store(true) },

@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 
 	"github.com/unitask/unitask/guest/tools"
@@ -78,7 +80,9 @@ type Question struct {
 // Config is what a run's service needs.
 type Config struct {
 	Servers []*policy.ToolServer
-	Lists   Store
+	// Own are servers of the embedding program. Their lists are not reviewed.
+	Own   map[string]*sdk.Server
+	Lists Store
 	// Redact returns JSON without the run's secrets, and whether there were any.
 	Redact func([]byte) (clean []byte, found bool)
 	// Log receives each call when it has ended. Several goroutines call it.
@@ -109,7 +113,7 @@ type Service struct {
 }
 
 // Open prepares the service: it reads the reviewed lists. A server whose list is not stored yet is started and asked.
-func Open(ctx context.Context, cfg Config) (*Service, error) {
+func Open(ctx context.Context, cfg Config) (_ *Service, err error) {
 	s := &Service{cfg: cfg, servers: map[string]*server{}, slots: make(chan struct{}, maxInFlight),
 		rate: rate.NewLimiter(maxPerSecond, maxPerSecond)}
 	if cfg.Recorded != nil {
@@ -126,12 +130,57 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, policy.Bad("tools", p.Name, "%v", err)
 		}
 		s.servers[p.Name] = &server{ToolServer: p, list: list}
-		s.names = append(s.names, p.Name)
 	}
-	slices.Sort(s.names)
+	defer func() {
+		for _, server := range s.servers {
+			if err != nil {
+				server.close()
+			}
+		}
+	}()
+	for name, own := range cfg.Own {
+		if s.servers[name] != nil {
+			return nil, policy.Bad("tools", name, "is a server of the ceiling, too: give your own one another name")
+		}
+		server, err := openOwn(ctx, name, own)
+		if err == nil {
+			err = cfg.Lists.Save(server.list) // for a replay, which does not have the program
+		}
+		if err != nil {
+			return nil, policy.Bad("tools", name, "%v", err)
+		}
+		s.servers[name] = server
+	}
+	s.names = slices.Sorted(maps.Keys(s.servers))
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.handler = newHTTPServer(s)
 	return s, nil
+}
+
+// openOwn asks an embedding program's server for its list of tools.
+func openOwn(ctx context.Context, name string, own *sdk.Server) (*server, error) {
+	s := &server{ToolServer: policy.OwnToolServer(name), own: own}
+	switch {
+	case !policy.IsToolServerName(name):
+		return nil, errors.New("is no name that code can import: lower-case letters, digits and _")
+	case own == nil:
+		return nil, errors.New("is nil, and no server")
+	}
+	c, list, err := connectOwn(ctx, own)
+	if err != nil {
+		return nil, err
+	}
+	s.conn, s.list, s.Pin = c, list, list.Digest()
+	return s, nil
+}
+
+// OwnLists returns the digests of the lists of the embedding program's servers, by name.
+func (s *Service) OwnLists() map[string]string {
+	lists := map[string]string{}
+	for name := range s.cfg.Own {
+		lists[name] = s.servers[name].Pin
+	}
+	return lists
 }
 
 func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {

@@ -19,6 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -359,4 +360,65 @@ func BenchmarkCall(b *testing.B) {
 	for b.Loop() {
 		r.send(b, "POST", "/call/test/echo", `{"text":"a"}`)
 	}
+}
+
+// An embedding program's own server needs no ceiling. Its list is stored for a replay, which does not have the program.
+func TestOwnServer(t *testing.T) {
+	own := sdk.NewServer(&sdk.Implementation{Name: "own"}, nil)
+	double := func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
+		return nil, text{in.Text + in.Text}, nil
+	}
+	sdk.AddTool(own, &sdk.Tool{Name: "double"}, double)
+	log := []Call{}
+	cfg := Config{Own: map[string]*sdk.Server{"app": own}, Lists: Store(t.TempDir()),
+		Redact: func(text []byte) ([]byte, bool) { return text, false }, Log: func(c Call) { log = append(log, c) }}
+	calls := func(cfg Config, lists map[string]string) {
+		t.Helper()
+		service, err := Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer service.Close()
+		r := &rig{Service: service}
+		if got, want := r.send(t, "POST", "/app/double", `{"text":"ab"}`), `{"text":"abab"}`; !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got := r.send(t, "POST", "/app/double", `{"other":1}`); !strings.Contains(got, `"arguments"`) {
+			t.Errorf("wrong arguments: %s", got)
+		}
+		if got := service.OwnLists(); len(got) != len(lists) {
+			t.Errorf("lists %v", got)
+		}
+	}
+	calls(cfg, map[string]string{"app": "any"})
+	again := Config{Lists: cfg.Lists, Redact: cfg.Redact, Log: cfg.Log, Recorded: log}
+	server := policy.OwnToolServer("app")
+	sdk.AddTool(own, &sdk.Tool{Name: "later"}, double)
+	list, err := openOwn(t.Context(), "app", own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list.close()
+	matches, err := os.ReadDir(string(cfg.Lists))
+	if err != nil || len(matches) != 1 {
+		t.Fatal(matches, err)
+	}
+	server.Pin = "sha256:" + strings.TrimSuffix(matches[0].Name(), ".json")
+	again.Servers = []*policy.ToolServer{server}
+	calls(again, nil)
+}
+
+// A name that code can't import, no server, and a name that the ceiling has too are refused, and nothing keeps running.
+func TestOwnServerRefused(t *testing.T) {
+	p, _ := newServer(t)
+	own := sdk.NewServer(&sdk.Implementation{Name: "own"}, nil)
+	before := runtime.NumGoroutine()
+	for name, server := range map[string]*sdk.Server{"class": own, "a-b": own, "none": nil, "test": own} {
+		cfg := Config{Servers: []*policy.ToolServer{p}, Lists: Store(t.TempDir()),
+			Own: map[string]*sdk.Server{"good": own, name: server}}
+		if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	testwait.Within(t, time.Minute, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= before+2 })
 }
