@@ -115,6 +115,9 @@ func TestRuns(t *testing.T) {
 		for i := range len(ways) * len(cases) {
 			c, how := cases[i%len(cases)], ways[i/len(cases)]
 			cold := how == "cold"
+			if !runsNow(cold && i%4 != 0 || how == "fresh" && i%2 != 0) { // the code ends in the same guest
+				continue
+			}
 			t.Run(string(kernel)+"/"+how+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)

@@ -36,7 +36,8 @@ type event struct {
 // progress is what happened in a run so far.
 type progress struct {
 	caller  string
-	session string             // of a session's step or command, or ""
+	session string // of a session's step or command, or ""
+	calls   clientCalls
 	cancel  context.CancelFunc // ends the run
 
 	mu      sync.Mutex

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/record"
 )
@@ -19,6 +21,7 @@ func (s *Server) runOperations() map[string]operation {
 		"getRunResult": s.getResult, "followRun": s.followRun,
 		"getRunStdout": s.part(record.StdoutFile), "getRunStderr": s.part(record.StderrFile),
 		"getRunNetlog": s.part(record.NetlogFile), "listRunArtifacts": s.listArtifacts, "getRunArtifact": s.getArtifact,
+		"listToolCalls": s.listToolCalls, "answerToolCall": s.answerToolCall,
 		"listQuestions": s.listQuestions, "answerQuestion": s.answerQuestion,
 		"listImages": s.listImages, "getDoctor": s.doctor, "followCaller": s.followCaller,
 	}
@@ -42,6 +45,8 @@ type runBody struct {
 	FreshProcess    bool           `json:"freshProcess"`
 	NodeArgs        []string       `json:"nodeArgs"`
 	RequireHardware bool           `json:"requireHardware"`
+
+	ClientTools map[string][]clientTool `json:"clientTools"`
 }
 
 func (b *runBody) apply(req *unitask.Request) {
@@ -61,6 +66,7 @@ type job struct {
 	caller unitask.Caller
 	req    unitask.Request
 	stdin  string
+	tools  map[string]*sdk.Server // the client's
 	p      *progress
 	id     string
 	began  func(id string) // is called once it has an id
@@ -77,6 +83,15 @@ func (s *Server) createRun(c *call) (*answer, error) {
 		return nil, err
 	}
 	in.apply(&req)
+	if len(in.ClientTools) > 0 && c.is("wait", true) {
+		return nil, wrong(http.StatusUnprocessableEntity,
+			"clientTools go with wait=false: a client that waits for the result can't answer calls")
+	}
+	p := newProgress(c.caller.Name, nil)
+	tools, err := p.toolServers(c.r.Context(), in.ClientTools)
+	if err != nil {
+		return nil, err
+	}
 	done, err := s.shared.Begin()
 	if err != nil {
 		return nil, err
@@ -85,7 +100,8 @@ func (s *Server) createRun(c *call) (*answer, error) {
 	unbind := context.AfterFunc(c.r.Context(), cancel)
 	stop := context.AfterFunc(s.shared.Context(), cancel)
 	known := make(chan string, 1)
-	j := &job{s: s, caller: c.caller, req: req, stdin: in.Stdin, p: newProgress(c.caller.Name, cancel),
+	p.cancel = cancel
+	j := &job{s: s, caller: c.caller, req: req, stdin: in.Stdin, tools: tools, p: p,
 		began: func(id string) {
 			c.began(id)
 			known <- id
@@ -163,7 +179,7 @@ func (j *job) run(ctx context.Context) (*unitask.Result, error) {
 	}
 	stdout, stderr := &stream{to: j.p, kind: "stdout"}, &stream{to: j.p, kind: "stderr"}
 	res, err := j.s.rt.RunFor(ctx, j.caller, j.req, unitask.IO{Stdin: strings.NewReader(j.stdin), Stdout: stdout,
-		Stderr: stderr, Events: j.event, Approve: func(_ context.Context, q unitask.Question) unitask.Verdict {
+		Stderr: stderr, Tools: j.tools, Events: j.event, Approve: func(_ context.Context, q unitask.Question) unitask.Verdict {
 			j.p.add("question", q)
 			return "" // answerQuestion answers
 		}})

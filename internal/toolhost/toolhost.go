@@ -170,8 +170,24 @@ func openOwn(ctx context.Context, name string, own *sdk.Server) (*server, error)
 	if err != nil {
 		return nil, err
 	}
+	for _, t := range list.Tools {
+		if t.bad != nil {
+			c.end()
+			return nil, fmt.Errorf("has a tool %.100q that can't be called: %w", t.Name, t.bad)
+		}
+	}
 	s.conn, s.list, s.Pin = c, list, list.Digest()
 	return s, nil
+}
+
+// CheckOwn reports what is wrong with a server of the embedding program, as Open does.
+func CheckOwn(ctx context.Context, name string, own *sdk.Server) error {
+	s, err := openOwn(ctx, name, own)
+	if err != nil {
+		return policy.Bad("tools", name, "%v", err)
+	}
+	s.close()
+	return nil
 }
 
 // OwnLists returns the digests of the lists of the embedding program's servers, by name.

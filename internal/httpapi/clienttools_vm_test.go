@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// shop is a client's tool.
+func shop(schema object) object {
+	return object{"shop": []object{{"name": "total", "description": "Returns an order's total.", "inputSchema": schema}}}
+}
+
+var orderSchema = object{"type": "object", "required": []string{"number"},
+	"properties": object{"number": object{"type": "integer"}}}
+
+const shopping = `from unitask_tools import shop, ToolError
+for number in (7, 8, "x"):
+    try: print(shop.total(number=number), flush=True)
+    except ToolError as e: print(e.code, e, flush=True)
+`
+
+// The code calls the tools of the run's client, which answers each call as long as the code waits.
+func TestClientTools(t *testing.T) {
+	a := newAPI(t, setup{vm: true, callers: []string{"alice", "mallory"}})
+	body := python(shopping)
+	body["clientTools"] = shop(orderSchema)
+	alice := []string{"Authorization", "Bearer alice-token-0123456789"}
+	res, text := a.send("POST", "/v1/runs?wait=false", body, alice...)
+	var state runState
+	if err := json.Unmarshal(text, &state); err != nil || res.StatusCode != 202 {
+		t.Fatalf("%d %s", res.StatusCode, text)
+	}
+	at := "/v1/runs/" + state.RunID
+	feed := a.do("GET", at+"/events", nil, alice)
+	defer feed.Body.Close()
+	events := bufio.NewScanner(feed.Body)
+	for _, answer := range []object{{"result": object{"cents": 9007199254740993}}, {"error": "there is no order 8"}} {
+		asked, _ := until(t, events, "toolCall")
+		id := fmt.Sprint(asked.data["call"])
+		if _, text := a.send("GET", at+"/calls", nil, alice...); !strings.Contains(string(text), `"call":"`+id+`"`) ||
+			asked.data["server"] != "shop" || asked.data["tool"] != "total" {
+			t.Errorf("the event %v, the list %s", asked, text)
+		}
+		res, _ := a.send("POST", at+"/calls/"+id, answer, "Authorization", "Bearer mallory-token-0123456789")
+		attack.Check(t, "another caller answers a call of a tool", "404", fmt.Sprint(res.StatusCode))
+		for _, status := range []int{204, 409} {
+			if res, text := a.send("POST", at+"/calls/"+id, answer, alice...); res.StatusCode != status {
+				t.Errorf("answer %s: %d %s, want %d", id, res.StatusCode, text, status)
+			}
+		}
+	}
+	_, out := until(t, events, "end")
+	const want = "{'cents': 9007199254740993}\ntool there is no order 8\narguments "
+	if !strings.HasPrefix(out, want) {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	if _, text := a.send("GET", at+"/calls", nil, alice...); string(text) != "{\"calls\":[]}\n" {
+		t.Errorf("%s", text)
+	}
+}
+
+// Tools that no code could call are refused before anything runs.
+func TestAttackClientTools(t *testing.T) {
+	a := newAPI(t, setup{})
+	deep := object{"type": "object"}
+	for range 200 {
+		deep = object{"type": "object", "properties": object{"a": deep}}
+	}
+	for name, c := range map[string]struct {
+		wait  string
+		tools any
+	}{
+		"a client that waits for the result":    {"true", shop(orderSchema)},
+		"a schema of no object":                 {"false", shop(object{"type": "array"})},
+		"a schema that refers to another place": {"false", shop(object{"type": "object", "$ref": "http://localhost/x"})},
+		"a schema that is none":                 {"false", shop(object{"type": "object", "properties": 1})},
+		"a deep schema":                         {"false", shop(deep)},
+		"a name that no code imports":           {"false", object{"class": []object{{"name": "x"}}}},
+		"a name with a slash":                   {"false", object{"shop": []object{{"name": "../x"}}}},
+		"two tools with one name":               {"false", object{"shop": []object{{"name": "x"}, {"name": "x"}}}},
+	} {
+		body := python("1")
+		body["clientTools"] = c.tools
+		res, text := a.send("POST", "/v1/runs?wait="+c.wait, body)
+		attack.Check(t, "a client's tools: "+name, "422", fmt.Sprint(res.StatusCode))
+		t.Logf("%s", text)
+	}
+}
