@@ -96,7 +96,7 @@ func holds(t *testing.T, name, text string) bool {
 // Two clones of a template differ in everything that must differ.
 func TestClonesDiffer(t *testing.T) {
 	needClones(t)
-	clones := 24
+	clones := 12
 	if long() {
 		clones = 100
 	}
@@ -109,11 +109,11 @@ func TestClonesDiffer(t *testing.T) {
 			differ(t, home, unitask.Request{Kernel: kernel}, unitask.PoolSize{}, share*7/10)
 		})
 		t.Run(string(kernel)+"/pool", func(t *testing.T) {
-			differ(t, home, unitask.Request{Kernel: kernel}, unitask.PoolSize{Min: 2, Max: 4}, share*2/10)
+			differ(t, home, unitask.Request{Kernel: kernel}, unitask.PoolSize{Min: 2, Max: 4}, max(2, share*2/10))
 		})
 	}
 	t.Run("fresh process", func(t *testing.T) {
-		differ(t, newHome(t), unitask.Request{Kernel: image.Linux, FreshProcess: true}, unitask.PoolSize{}, clones/10)
+		differ(t, newHome(t), unitask.Request{Kernel: image.Linux, FreshProcess: true}, unitask.PoolSize{}, max(2, clones/10))
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // pages are the documents whose commands and programs are tested.
@@ -115,9 +116,11 @@ func TestDocsCommands(t *testing.T) {
 				}
 				var out, both bytes.Buffer
 				cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &both), &both
-				code, want := 0, 0
+				code, want, begin := 0, 0, time.Now()
 				var exit *exec.ExitError
-				if err := cmd.Run(); errors.As(err, &exit) {
+				err := cmd.Run()
+				t.Logf("%.1f s: %s", time.Since(begin).Seconds(), c.command)
+				if errors.As(err, &exit) {
 					code = exit.ExitCode()
 				} else if err != nil {
 					t.Fatal(err)

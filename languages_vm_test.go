@@ -118,7 +118,7 @@ func TestLanguages(t *testing.T) {
 // In each language, values that must differ between clones do: no two clones draw the same value.
 func TestClonesOfLanguagesDiffer(t *testing.T) {
 	needClones(t)
-	const clones = 12
+	const clones = 6
 	programs := testarchive.Open(t, "testdata/clonesoflanguages.txtar")
 	for _, c := range []struct {
 		language string

@@ -139,7 +139,7 @@ func TestPoolSizeIsChecked(t *testing.T) {
 // Long use leaks nothing: the numbers of descriptors, processes, goroutines and files, and the memory, stay the same.
 func TestSoak(t *testing.T) {
 	needClones(t)
-	runs := 60
+	runs := 30
 	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_SOAK")); err == nil {
 		runs = n
 	}
