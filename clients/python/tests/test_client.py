@@ -76,6 +76,36 @@ def test_events(client: unitask.Client) -> None:
     assert seen[-1][0] == "end"
 
 
+def test_functions(client: unitask.Client) -> None:
+    """The code calls functions of this program."""
+    calls: list[tuple[str, int]] = []
+
+    def stock(name: str, at: int = 3) -> list[str]:
+        """Lists what is there."""
+        calls.append((name, at))
+        return [name] * at
+
+    code = """
+from unitask_tools import shop, ToolError
+print(shop.stock(name="a"), shop.stock(name="b", at=1))
+for wrong in ({"name": 1}, {}, {"name": "x", "other": 1}):
+    try: shop.stock(**wrong)
+    except ToolError as err: print(err.code)
+try: shop.fails()
+except ToolError as err: print(err.code, err)
+try: shop.huge()
+except ToolError as err: print(err.code)
+"""
+    functions = {"shop": {"stock": stock, "fails": lambda: 1 / 0, "huge": lambda: "x" * (5 << 20)}}
+    result = client.run(code, functions=functions)
+    assert result.stdout == (
+        "['a', 'a', 'a'] ['b']\narguments\narguments\narguments\ntool ZeroDivisionError: division by zero\nlarge\n"
+    ), result.stdout + result.stderr
+    assert calls == [("a", 3), ("b", 1)]
+    with pytest.raises(unitask.ApiError, match="class"):
+        client.run("1", functions={"class": [stock]})
+
+
 def test_start_and_cancel(client: unitask.Client) -> None:
     began = time.monotonic()
     with client.start("import time; print('up', flush=True); time.sleep(60)", timeout=90) as run:

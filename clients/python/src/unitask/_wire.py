@@ -81,8 +81,8 @@ def in_place(does: Callable[..., T], *args: Any, **options: Any) -> T:
 class Event:
     """An event of a run or of a session.
 
-    ``kind`` is begun, note, started, stdout, stderr, question, lost or end; of a session also ended. docs/api.md has
-    the members of ``data``.
+    ``kind`` is begun, note, started, stdout, stderr, question, toolCall, lost or end; of a session also ended.
+    docs/api.md has the members of ``data``.
     """
 
     number: int

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from .. import _models
 from .._errors import UnitaskError
+from .._functions import Functions, FunctionTools
 from .._wire import CodeFiles, Event, body, files_of, many, path_of
 from ._http import AsyncHTTP
 from ._runs import AsyncRun, AsyncRunResult, answer, follow
@@ -89,6 +90,7 @@ class AsyncClient:
         kernel: str | None = None,
         on_event: Callable[[Event], Any] | None = None,
         on_question: Callable[[_models.Question], Any] | None = None,
+        functions: Functions | None = None,
         key: str | None = None,
         **more: Any,
     ) -> AsyncRunResult:
@@ -96,7 +98,9 @@ class AsyncClient:
 
         The members are those of POST /v1/runs, in snake_case; ``more`` has further ones, as max_processes. ``timeout``
         is in seconds. ``files`` is {name: content}. ``on_event`` gets the output while it comes. ``on_question`` is
-        asked about hosts in ``ask``: it returns "deny", "once" or "allow". With ``key`` (Idempotency-Key) the same call
+        asked about hosts in ``ask``: it returns "deny", "once" or "allow". The code calls your ``functions``, as
+        {"shop": [total]}, one at a time. Each has a minute; type hints say which arguments fit. An exception becomes a
+        ToolError in the code. With ``key`` (Idempotency-Key) the same call
         begins the work once only, even if the connection breaks, and the run goes on without its client. A run without
         a key ends with its client.
         """
@@ -125,12 +129,15 @@ class AsyncClient:
             kernel=kernel,
             **more,
         )
-        if not on_event and not on_question:
+        tools_of = FunctionTools(functions) if functions else None
+        if tools_of:
+            told["clientTools"] = tools_of.described
+        if not on_event and not on_question and not tools_of:
             result = await self._http.post(AsyncRunResult, "/v1/runs", told, key=key)
             return result._of(self._http)
         run = await self._begin(told, key)
         try:
-            await follow(self._http, run.events(), on_event, on_question)
+            await follow(self._http, run, on_event, on_question, tools_of)
             return await run.result()
         except BaseException:
             if not key:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import _models
 from .._errors import ApiError, UnitaskError
+from .._functions import FunctionTools, error_of, result_of
 from .._results import Result
 from .._wire import Event, path_of
 from ._http import AsyncHTTP
@@ -139,9 +140,9 @@ async def answer(http: AsyncHTTP, question: _models.Question, verdict: str) -> N
     await http.send("POST", path_of("runs", question.run, "approvals"), json=told)
 
 
-async def follow(http: AsyncHTTP, events: AsyncIterator[Event], on_event: Any, on_question: Any) -> None:
-    """Hands a run's events to functions, and answers its questions."""
-    async for event in events:
+async def follow(http: AsyncHTTP, run: AsyncRun, on_event: Any, on_question: Any, tools: FunctionTools | None) -> None:
+    """Hands a run's events to functions, and answers its questions and its calls."""
+    async for event in run.events():
         if on_event:
             told = on_event(event)
             if inspect.isawaitable(told):
@@ -156,6 +157,24 @@ async def follow(http: AsyncHTTP, events: AsyncIterator[Event], on_event: Any, o
             except ApiError as err:
                 if err.code != "approval.none":  # somebody else answered, or it is too late
                     raise
+        if event.kind == "toolCall" and tools:
+            await call(http, run.id, event.data, tools)
+
+
+async def call(http: AsyncHTTP, id: str, data: dict[str, Any], tools: FunctionTools) -> None:
+    """Calls the function that a run's code called, and answers with its result."""
+    try:
+        value = tools.call(data["server"], data["tool"], data["arguments"])
+        if inspect.isawaitable(value):
+            value = await value
+        told = result_of(value)
+    except Exception as err:
+        told = error_of(err)
+    try:
+        await http.send("POST", path_of("runs", id, "calls", data["call"]), json=told)
+    except ApiError as err:
+        if err.code != "call.none":  # it is too late
+            raise
 
 
 def _quoted(path: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import _models
 from .._errors import ApiError, UnitaskError
+from .._functions import FunctionTools, error_of, result_of
 from .._results import Result
 from .._wire import Event, path_of
 from ._http import HTTP
@@ -140,9 +141,9 @@ def answer(http: HTTP, question: _models.Question, verdict: str) -> None:
     http.send("POST", path_of("runs", question.run, "approvals"), json=told)
 
 
-def follow(http: HTTP, events: Iterator[Event], on_event: Any, on_question: Any) -> None:
-    """Hands a run's events to functions, and answers its questions."""
-    for event in events:
+def follow(http: HTTP, run: Run, on_event: Any, on_question: Any, tools: FunctionTools | None) -> None:
+    """Hands a run's events to functions, and answers its questions and its calls."""
+    for event in run.events():
         if on_event:
             told = on_event(event)
             if inspect.isawaitable(told):
@@ -157,6 +158,24 @@ def follow(http: HTTP, events: Iterator[Event], on_event: Any, on_question: Any)
             except ApiError as err:
                 if err.code != "approval.none":  # somebody else answered, or it is too late
                     raise
+        if event.kind == "toolCall" and tools:
+            call(http, run.id, event.data, tools)
+
+
+def call(http: HTTP, id: str, data: dict[str, Any], tools: FunctionTools) -> None:
+    """Calls the function that a run's code called, and answers with its result."""
+    try:
+        value = tools.call(data["server"], data["tool"], data["arguments"])
+        if inspect.isawaitable(value):
+            value = value
+        told = result_of(value)
+    except Exception as err:
+        told = error_of(err)
+    try:
+        http.send("POST", path_of("runs", id, "calls", data["call"]), json=told)
+    except ApiError as err:
+        if err.code != "call.none":  # it is too late
+            raise
 
 
 def _quoted(path: str) -> str:
