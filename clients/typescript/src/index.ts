@@ -1,6 +1,7 @@
 /** Run code that nobody trusts in a fresh virtual machine. */
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
+import { callFunction, toolsOf } from "./functions.js";
 import { type ClientOptions, HTTP, pathOf } from "./http.js";
 import { answer, filesOf, resultOf, Run, type RunOptions, type RunResult, type Verdict, waitFor } from "./run.js";
 import type { Schemas } from "./schema.js";
@@ -8,6 +9,7 @@ import { Session, type SessionOptions } from "./session.js";
 
 export { ApiError, check, CodeError, ServerError, UnitaskError } from "./errors.js";
 export { Event } from "./events.js";
+export type { DescribedFunction, Functions, ToolFunction } from "./functions.js";
 export type { ClientOptions } from "./http.js";
 export { Artifact, Run, type RunOptions, type RunResult, type Verdict } from "./run.js";
 export type { Schemas } from "./schema.js";
@@ -28,9 +30,9 @@ export class Client {
 
   /** Runs code in a fresh machine and returns its result. A run without a key ends with its signal or connection; one with a key goes on. */
   async run(code: string, options: RunOptions = {}): Promise<RunResult> {
-    const { language = "python", files, signal, onEvent, onQuestion, key, ...rest } = options;
-    const json = { code, language, files: filesOf(files), ...rest };
-    if (!onEvent && !onQuestion) {
+    const { language = "python", files, signal, onEvent, onQuestion, functions, key, ...rest } = options;
+    const json = { code, language, files: filesOf(files), clientTools: toolsOf(functions), ...rest };
+    if (!onEvent && !onQuestion && !functions) {
       return resultOf(this.#http, await this.#http.json("POST", "/v1/runs", { json, key, signal }));
     }
     const run = await this.#begin(json, key, signal);
@@ -38,6 +40,7 @@ export class Client {
       for await (const event of this.#http.events(pathOf("runs", run.id, "events"), 0, { signal })) {
         await onEvent?.(event);
         if (event.kind === "question" && onQuestion) await this.#ask(event, onQuestion);
+        if (event.kind === "toolCall" && functions) await callFunction(this.#http, run.id, event, functions);
       }
       return await waitFor(this.#http, run.id, signal);
     } catch (err) {
@@ -61,7 +64,7 @@ export class Client {
   }
 
   /** Begins a run and returns. */
-  start(code: string, options: Omit<RunOptions, "onEvent" | "onQuestion" | "signal"> = {}): Promise<Run> {
+  start(code: string, options: Omit<RunOptions, "onEvent" | "onQuestion" | "functions" | "signal"> = {}): Promise<Run> {
     const { language = "python", files, key, ...rest } = options;
     return this.#begin({ code, language, files: filesOf(files), ...rest }, key);
   }

@@ -1,13 +1,14 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
+import type { Functions } from "./functions.js";
 import { bytesOf, HTTP, pathOf, pause } from "./http.js";
 import type { Schemas } from "./schema.js";
 
 export type Verdict = Schemas["Verdict"]["verdict"];
 
 /** Options of a run: the members of POST /v1/runs, and what the client does. */
-export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "language" | "files"> {
+export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "language" | "files" | "clientTools"> {
   /** python if not given. */
   language?: string;
   /** {name: content}, or the API's list. */
@@ -18,6 +19,8 @@ export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "langua
   onEvent?: (event: Event) => void | Promise<void>;
   /** Is asked about hosts in `ask`. */
   onQuestion?: (question: Schemas["Question"]) => Verdict | Promise<Verdict>;
+  /** Your functions, which the code calls one at a time, each within a minute. */
+  functions?: Functions;
   /** Idempotency-Key: the same call begins the work once only. */
   key?: string;
 }

@@ -21,6 +21,14 @@ export interface components {
             artifacts: components["schemas"]["Artifact"][];
             refused?: components["schemas"]["Refusal"][];
         };
+        ClientTool: {
+            description?: string;
+            /** @description A JSON Schema of an object; the arguments are checked against it. */
+            inputSchema?: Record<string, never>;
+            name: string;
+            /** @description A JSON Schema of an object, for the types that the code sees. */
+            outputSchema?: Record<string, never>;
+        };
         Command: {
             /** @description The program, searched in PATH, and its arguments. */
             args: string[];
@@ -62,7 +70,7 @@ export interface components {
         Event: {
             data: string;
             /** @enum {string} */
-            event: "begun" | "note" | "started" | "stdout" | "stderr" | "question" | "lost" | "end" | "ended";
+            event: "begun" | "note" | "started" | "stdout" | "stderr" | "question" | "toolCall" | "lost" | "end" | "ended";
             id: string;
         };
         /** @description An event of a watch. */
@@ -253,6 +261,13 @@ export interface components {
             ca?: string;
             /** @description Only check the code's syntax. */
             check?: boolean;
+            /**
+             * @description Tools that you have, by the name under which the code imports them. Each call is an event toolCall of the run,
+             *     and waits for your answer. It needs wait=false. No ceiling restricts these tools.
+             */
+            clientTools?: {
+                [key: string]: components["schemas"]["ClientTool"][];
+            };
             /** @description The source text. */
             code: string;
             /** @default 1 */
@@ -454,6 +469,21 @@ export interface components {
         TerminalSize: {
             columns: number;
             rows: number;
+        };
+        /** @description result is any JSON value of at most 4 MiB. */
+        ToolAnswer: {
+            /** @description Any JSON value. */
+            result: unknown;
+        } | {
+            error: string;
+        };
+        ToolCall: {
+            /** @description What the code passed. It fits the tool's schema. */
+            arguments: Record<string, never>;
+            /** @description Its id in this run. */
+            call: string;
+            server: string;
+            tool: string;
         };
         Verdict: {
             /** @description As in the question. */

@@ -53,6 +53,24 @@ test("events and questions", async () => {
   assert.equal(asked[0], "example.com:80");
 });
 
+test("functions that the code calls", async () => {
+  const inputSchema = { type: "object", properties: { number: { type: "integer" } } };
+  const code = `import { shop } from "unitask:tools";
+console.log(await shop.twice({ number: 21 }), await shop.nothing({}));
+for (const call of [shop.twice({ number: "x" }), shop.fails({})]) await call.catch((e) => console.log(e.code, e.message));`;
+  const result = await client.run(code, {
+    language: "js",
+    functions: {
+      shop: {
+        twice: { call: async ({ number }: { number: number }) => 2 * number, inputSchema },
+        nothing: () => undefined,
+        fails: () => { throw new TypeError("no"); },
+      },
+    },
+  });
+  assert.match(result.stdout, /^42 null\narguments .*\ntool TypeError: no\n$/, result.stderr);
+});
+
 test("a run that is ended", async () => {
   const code = "import time; print('up', flush=True); time.sleep(60)";
   {

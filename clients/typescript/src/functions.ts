@@ -1,0 +1,52 @@
+import { ApiError } from "./errors.js";
+import type { Event } from "./events.js";
+import { type HTTP, pathOf } from "./http.js";
+import type { Schemas } from "./schema.js";
+
+/** A function of this program that the code calls with one object. An error that it throws is a ToolError in the code. */
+export type ToolFunction = (args: any) => unknown;
+
+/** Functions by the module from which the code imports them: `{ shop: { total: ({ number }) => … } }`. */
+export type Functions = Record<string, Record<string, ToolFunction | DescribedFunction>>;
+
+/** A function with what the code may know of it. The server checks arguments against the schema (JSON Schema of an object). */
+export interface DescribedFunction {
+  call: ToolFunction;
+  description?: string;
+  inputSchema?: Record<string, unknown>;
+  outputSchema?: Record<string, unknown>;
+}
+
+const described = (one: ToolFunction | DescribedFunction): DescribedFunction =>
+  typeof one === "function" ? { call: one } : one;
+
+/** Returns the descriptions of functions as the API has them. */
+export function toolsOf(functions?: Functions): Schemas["RunRequest"]["clientTools"] {
+  if (!functions) return undefined;
+  const groups = Object.entries(functions).map(([server, group]) => {
+    const tools = Object.entries(group).map(([name, one]) => {
+      const { call: _, ...rest } = described(one);
+      return { name, ...rest };
+    });
+    return [server, tools];
+  });
+  return Object.fromEntries(groups);
+}
+
+/** Calls the function that a run's code has called, and answers with its result. */
+export async function callFunction(http: HTTP, run: string, event: Event, functions: Functions): Promise<void> {
+  const { call, server, tool, arguments: args } = event.data as unknown as Schemas["ToolCall"];
+  let json: Schemas["ToolAnswer"];
+  try {
+    const one = functions[server]?.[tool];
+    if (!one) throw new Error(`there is no function ${server}.${tool}`);
+    json = { result: (await described(one).call(args)) ?? null };
+  } catch (err) {
+    json = { error: String(err).slice(0, 60_000) };
+  }
+  try {
+    await http.send("POST", pathOf("runs", run, "calls", call), { json });
+  } catch (err) {
+    if (!(err instanceof ApiError) || err.code !== "call.none") throw err; // it is too late
+  }
+}
