@@ -179,7 +179,8 @@ func (j *job) run(ctx context.Context) (*unitask.Result, error) {
 	}
 	stdout, stderr := &stream{to: j.p, kind: "stdout"}, &stream{to: j.p, kind: "stderr"}
 	res, err := j.s.rt.RunFor(ctx, j.caller, j.req, unitask.IO{Stdin: strings.NewReader(j.stdin), Stdout: stdout,
-		Stderr: stderr, Tools: j.tools, Events: j.event, Approve: func(_ context.Context, q unitask.Question) unitask.Verdict {
+		Stderr: stderr, Tools: j.tools, Events: j.event,
+		Approve: func(_ context.Context, q unitask.Question) unitask.Verdict {
 			j.p.add("question", q)
 			return "" // answerQuestion answers
 		}})

@@ -380,10 +380,10 @@ func TestOwnServer(t *testing.T) {
 		}
 		defer service.Close()
 		r := &rig{Service: service}
-		if got, want := r.send(t, "POST", "/app/double", `{"text":"ab"}`), `{"text":"abab"}`; !strings.Contains(got, want) {
+		if got, want := r.send(t, "POST", "/call/app/double", `{"text":"ab"}`), `{"text":"abab"}`; !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}
-		if got := r.send(t, "POST", "/app/double", `{"other":1}`); !strings.Contains(got, `"arguments"`) {
+		if got := r.send(t, "POST", "/call/app/double", `{"other":1}`); !strings.Contains(got, `"arguments"`) {
 			t.Errorf("wrong arguments: %s", got)
 		}
 		if got := service.OwnLists(); len(got) != len(lists) {
