@@ -98,7 +98,8 @@ func TestAttackManyRecords(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("%s: %s, not %s, %v", c.name, got, c.want, err)
 		}
-		attack.Check(t, fmt.Sprintf("%s, beside %d records", c.name, *records), "in time", inTime(c.want, slices.Min(took)))
+		attack.Check(t, fmt.Sprintf("%s, beside %d records", c.name, *records), "in time",
+			inTime(c.want, slices.Min(took)))
 	}
 }
 
