@@ -380,7 +380,8 @@ func TestOwnServer(t *testing.T) {
 		}
 		defer service.Close()
 		r := &rig{Service: service}
-		if got, want := r.send(t, "POST", "/call/app/double", `{"text":"ab"}`), `{"text":"abab"}`; !strings.Contains(got, want) {
+		got, want := r.send(t, "POST", "/call/app/double", `{"text":"ab"}`), `{"text":"abab"}`
+		if !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		if got := r.send(t, "POST", "/call/app/double", `{"other":1}`); !strings.Contains(got, `"arguments"`) {
