@@ -33,16 +33,15 @@ test: image
 	$(GOTEST) -p 2 -vet=off -timeout 60m $(TESTFLAGS) $(ALL)
 
 # The tests that `make test` leaves out to save minutes. They are: most cold boots of the egress rules and of the ways
-# in which code ends; half of the differential scripts, which mostly boot machines; half of the ways in which Python ends
-# with modules imported ahead;
-# two thirds of the other languages' scripts; all of Go's, and data's on Nanos. They compare more clones.
-# They install packages in a machine, run steps of images, and copy folders by another tar. They run code that attacks
-# its own session, a session's questions, and an agent's steps. They also cover a template's successor, all of a packed
-# disk, servers of a fleet that find each other by routes, the files of a release,
-# packages in an older Python, programs in the languages that are built on first use, the images of templates, MCP
-# servers of npm and PyPI, Codex, and Claude Code.
+# in which code ends; three quarters of the differential scripts; half of the ways in which Python ends with modules
+# imported ahead; four fifths of the other languages' scripts; all of Go's, the longest of data's, and data's on Nanos.
+# They compare more clones. They install packages in a machine, run steps of images, and copy folders by another tar. They
+# run code that attacks its own session, a session's questions, and an agent's steps. They also cover a template's
+# successor, all of a packed disk, servers of a fleet that find each other by routes, the files of a release, packages in
+# an older Python, programs in the languages that are built on first use, the images of templates, MCP servers of npm and
+# PyPI, Codex, and Claude Code.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestRuns|TestEgress|TestEgressCAInChildren|TestImportedAheadEnds|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestGoCached|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages|TestMCPWrapServers|TestCodex|TestCodexExec|TestClaudeCode)$$' . ./cli ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 60m -run '^(TestRuns|TestEgress|TestEgressCAInChildren|TestImportedAheadEnds|TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestPackagesCompiled|TestAddonCompiled|TestCompilersMissing|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestGoCached|TestDataScripts|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk|TestOlderPython|TestDeclaredLanguages|TestTemplateImages|TestMCPWrapServers|TestCodex|TestCodexExec|TestClaudeCode)$$' . ./cli ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler. It covers the short tests of all packages, and real runs
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The

@@ -123,7 +123,7 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 	var booted atomic.Int32
 	t.Run("scripts", func(t *testing.T) {
 		for i, script := range scripts {
-			if !runsNow(l.late || i%3 != 0) {
+			if !runsNow(l.late || i%5 != 0) {
 				continue
 			}
 			name := filepath.Base(script)

@@ -82,14 +82,14 @@ func TestDifferential(t *testing.T) {
 	}
 	exceptions := loadExceptions(t)
 	home := newHome(t)
-	// Half of the clones and a few of the cold boots; otherwise the others.
+	// A quarter of the clones and a few of the cold boots; otherwise the others.
 	for _, kernel := range kernels(t) {
 		for i := range 2 * len(scripts) {
 			script, way, cold := scripts[i/2], "clone", i%2 == 1
 			if cold {
 				way = "cold"
 			}
-			if !runsNow(i%4 != 0 && i%64 != 1) {
+			if !runsNow(i%8 != 0 && i%64 != 1) {
 				continue
 			}
 			name := filepath.Base(script)
