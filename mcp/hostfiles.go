@@ -50,8 +50,8 @@ var fileDescriptions = map[string]string{
 
 // Limits of host_files.
 const (
-	maxHostListed = 1000
-	maxHostRead   = 64 << 10
+	maxHostListed = 1000 // entries of a folder
+	maxHostRead   = 64 << 10 // bytes of a file in one answer
 	maxFormBytes  = 4000 // of a diff in a form
 	maxWaiting    = 20   // proposed changes of a day
 )

@@ -66,7 +66,7 @@ const (
 	version    = 5
 
 	maxLabel = 31 // bytes
-	maxName  = 255
+	maxName  = 255 // bytes of a name in a folder
 )
 
 // Type is the result of FileSystem.Type; go-diskfs numbers its own types from 0 up.

@@ -56,7 +56,7 @@ type Custom struct {
 
 const (
 	CustomSchema   = 1
-	MaxLockText    = 32 << 20
+	MaxLockText    = 32 << 20 // bytes of a lock file
 	MaxLockNesting = 40      // levels of brackets in a lock file
 	MaxLockValues  = 1 << 20 // and values
 	MaxTops        = 16

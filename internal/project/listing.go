@@ -22,9 +22,9 @@ const (
 
 // Limits of a listing.
 const (
-	maxEntries = 400_000
+	maxEntries = 400_000 // files and folders
 	MaxListing = 128 << 20 // bytes
-	maxDepth   = 200
+	maxDepth   = 200 // folders in one another
 	maxLink    = 4095 // bytes of a link's target, the most that Linux has
 )
 
