@@ -54,7 +54,7 @@ type End struct {
 // Left is what the code has left in the folder of Look. It is the code's word: names can't be trusted.
 type Left struct {
 	Count int      // of files and folders that are new or changed
-	Names []string // of the first of them, a folder's with a slash
+	Names []string // the first names; a folder's ends with a slash
 }
 
 // Conn is the conversation with one guest. One goroutine at a time may use it; only Close may be called from

@@ -73,7 +73,7 @@ type build struct {
 	mu       sync.Mutex
 	state    string
 	ended    time.Time
-	cancel   context.CancelFunc // while it goes on
+	cancel   context.CancelFunc // while the build is in progress
 	log      []buildLine
 	logBytes int
 	reason   *buildReason
@@ -337,7 +337,7 @@ func (one *build) now() (string, *snapshot) {
 func (one *build) tell(level, step, message string) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if !one.ended.IsZero() { // of the start command, which goes on
+	if !one.ended.IsZero() { // of the start command, which still runs
 		return
 	}
 	if one.logBytes += len(message); one.logBytes > maxBuildLog || len(one.log) >= maxLogEntries {

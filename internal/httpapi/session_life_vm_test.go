@@ -129,7 +129,7 @@ func TestSessionResumes(t *testing.T) {
 	}
 }
 
-// A server that closes ends what goes on, and waits for no command without an end.
+// A server that closes ends all work, and does not wait for endless commands.
 func TestSessionsClose(t *testing.T) {
 	s := newSessionServer(t, true)
 	at := s.start(nil)

@@ -256,8 +256,8 @@ func (s *source) inspected(name string) (read, ruled bool) {
 	return read, ruled
 }
 
-// within returns the rule by method and path that allowed a request, if the rules about the host are one list and only
-// allow: then it may be proposed as it is.
+// within returns the rule by method and path that allowed a request, if one list has all rules about the host and they
+// only allow. Then the rule may be proposed unchanged.
 func (s *source) within(name, rule string) (text string) {
 	set := -1
 	for _, r := range s.granted.AllowHTTP {
