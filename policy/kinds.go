@@ -294,8 +294,8 @@ var nets = rules[NetRule]{parse: ParseNetRule, meet: NetRule.intersect, also: fu
 	return nil
 }}
 
-// openNets are nets that a run may reach without a question. A net in the ceiling's list ask moves to the request's
-// list ask instead of being cut. A ceiling with that key and no list of hosts allows none without a question.
+// openNets are nets that a run may reach without a question. A net in the ceiling's list ask moves to Effective.Ask
+// instead of being cut. A ceiling with that key and no list of hosts allows none without a question.
 type openNets struct{ rules[NetRule] }
 
 func (k openNets) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {

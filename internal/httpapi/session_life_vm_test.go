@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A secret of a session does not come back, by whatever way the code's output does.
+// No way by which the code's output leaves a session returns its secrets.
 func TestAttackSessionSecrets(t *testing.T) {
 	const secret = "very-secret-value-of-the-server"
 	t.Setenv("API_TOKEN", secret)

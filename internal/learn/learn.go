@@ -25,7 +25,7 @@ const (
 	MaxRuns      = 1000
 	maxTargets   = 10_000    // different hosts, requests and tools of all runs
 	maxChecks    = 100_000   // different requests of each run, in all, that the proposal is checked with
-	maxLogBytes  = 512 << 20 // of each log of a run; what is beyond is not read, and said so
+	maxLogBytes  = 512 << 20 // of each log of a run; a note says that the rest was not read
 	maxLogLine   = 8 << 20   // bytes of a line; the rest of its log is not read
 	maxHostRules = 32        // by method and path, of one host
 	maxPathKnown = 300       // bytes; the netlog cuts longer paths, and longer names of tools are not read

@@ -109,7 +109,7 @@ func folderOf(name string) string {
 	return ""
 }
 
-// add adds the possible change of one entry. moved means that the session's folder at this path was replaced.
+// add adds the possible change of one entry. moved means that another folder is now in the place of its folder.
 func (c *Changes) add(was *File, e Entry, moved bool) {
 	change := Change{Path: e.Path}
 	if was != nil {
