@@ -213,7 +213,7 @@ func (s tenantStore) getState(ctx context.Context, times Times, key []byte, sess
 	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
 		return err
 	}
-	made, err := os.MkdirTemp(filepath.Dir(folder), "."+filepath.Base(folder)+".pausing-") // swept like a pause's
+	made, err := os.MkdirTemp(filepath.Dir(folder), "."+filepath.Base(folder)+".pausing-") // removed with the remains of pauses
 	if err != nil {
 		return err
 	}
