@@ -287,7 +287,7 @@ var ErrGone = errors.New("the guest went away")
 // file; StdinErr returns why.
 //
 // A stdin whose Read blocks for ever keeps one goroutine until Read returns, unless it has a SetReadDeadline (files and
-// connections do). With that, Stream stops reading it, and leaves it without a deadline.
+// connections do). If it has one, Stream stops reading it, and leaves it without a deadline.
 func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()

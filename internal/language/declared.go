@@ -133,7 +133,7 @@ func Declares(image string) bool {
 	return l != nil && l.Name == "shell"
 }
 
-// Language returns the language, which runs in an image over a bundled one, whose bash starts the commands.
+// Language returns the language. It runs in an image over a bundled image, whose bash starts the commands.
 func (d *Declared) Language(im Image, base *Language) *Language {
 	l := *base
 	l.Name, l.others, l.Extensions, l.About, l.Images = d.Name, nil, d.Extensions, d.Name, []Image{im}
