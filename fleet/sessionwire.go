@@ -33,7 +33,7 @@ const (
 	headTaken  = "Taken" // the worker has received the call
 
 	maxSessionEntry = 64 << 10 // bytes of a session's entry
-	maxSessions     = 4096 // that a client lists
+	maxSessions     = 4096     // that a client lists
 	sessionsBytes   = 64 << 20 // bytes of the bucket
 )
 

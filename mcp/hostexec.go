@@ -252,7 +252,7 @@ func yesOrNo(message, title, no, yes string) *sdk.ElicitParams {
 
 // Limits of a requested command line.
 const (
-	maxRequestedArgs  = 32 // arguments, with the program
+	maxRequestedArgs  = 32   // arguments, with the program
 	maxRequestedBytes = 2048 // of all arguments
 )
 

@@ -44,7 +44,7 @@ type snippet struct {
 
 // Limits on a folder of snippets.
 const (
-	maxSnippets = 1000 // files
+	maxSnippets = 1000    // files
 	maxSnippet  = 1 << 20 // bytes of a file
 )
 

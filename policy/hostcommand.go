@@ -20,8 +20,8 @@ import (
 
 // Limits of host commands.
 const (
-	maxHostCommands = 64 // of one ceiling
-	maxHostArgs     = 64 // words of argv
+	maxHostCommands = 64   // of one ceiling
+	maxHostArgs     = 64   // words of argv
 	maxHostText     = 4096 // bytes of a value, a description or a whole command line
 	// hostTime is the usual time limit, maxHostTime the longest.
 	hostTime    = time.Minute

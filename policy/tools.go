@@ -13,7 +13,7 @@ import (
 
 // Limits of tools.
 const (
-	maxToolServers  = 32 // of one ceiling
+	maxToolServers  = 32   // of one ceiling
 	MaxToolTexts    = 64   // entries of each list of a server
 	maxToolText     = 4096 // bytes of each text
 	toolTime        = time.Minute

@@ -31,8 +31,8 @@ func Limits(c *policy.Ceiling) policy.SessionLimits {
 }
 
 const (
-	mostUsualSessions = 64 // sessions without a ceiling, however much memory there is
-	minPaused         = 1 << 30 // bytes of paused machines, on a host with little memory
+	mostUsualSessions = 64       // sessions without a ceiling, however much memory there is
+	minPaused         = 1 << 30  // bytes of paused machines, on a host with little memory
 	maxPaused         = 64 << 30 // and on a host with much
 )
 

@@ -65,7 +65,7 @@ const (
 	magic      = "NVMTFS"
 	version    = 5
 
-	maxLabel = 31 // bytes
+	maxLabel = 31  // bytes
 	maxName  = 255 // bytes of a name in a folder
 )
 

@@ -57,8 +57,8 @@ type Custom struct {
 const (
 	CustomSchema   = 1
 	MaxLockText    = 32 << 20 // bytes of a lock file
-	MaxLockNesting = 40      // levels of brackets in a lock file
-	MaxLockValues  = 1 << 20 // and values
+	MaxLockNesting = 40       // levels of brackets in a lock file
+	MaxLockValues  = 1 << 20  // and values
 	MaxTops        = 16
 	MaxFolders     = 1000 // bytes of contract.FoldersFile, which PID 1 reads
 	LockFileEnds   = ".lock.json"

@@ -35,12 +35,12 @@ import (
 
 // Limits of a set, and of a home's applied sets and its others.
 const (
-	maxCompared  = 100_000 // files of a proposal that are compared
-	maxChanges   = 1000 // files that a set changes
-	maxFileBytes = 64 << 20 // of one file
+	maxCompared  = 100_000   // files of a proposal that are compared
+	maxChanges   = 1000      // files that a set changes
+	maxFileBytes = 64 << 20  // of one file
 	maxSetBytes  = 256 << 20 // of the texts before and after the change
-	maxSets      = 200 // applied sets of a home, and as many others
-	maxKept      = 1 << 30 // bytes of all applied sets, and of all others
+	maxSets      = 200       // applied sets of a home, and as many others
+	maxKept      = 1 << 30   // bytes of all applied sets, and of all others
 )
 
 // State is the state of a set.

@@ -17,7 +17,7 @@ import (
 
 // Limits of what a diff shows. Of a larger text, and of texts after these bytes, it has only the size and the digest.
 const (
-	maxShown = 1 << 20 // bytes of one text
+	maxShown = 1 << 20  // bytes of one text
 	maxDiff  = 16 << 20 // bytes of all texts
 )
 

@@ -25,15 +25,15 @@ import (
 
 // Limits of a caller's templates.
 const (
-	maxBuilds     = 50 // builds, in whatever state, and templates
-	maxBuilding   = 2  // builds at once
-	maxSteps      = 500 // of one template
-	maxTags       = 20 // of one build
-	maxName       = 128 // bytes of NAME:TAG
+	maxBuilds     = 50      // builds, in whatever state, and templates
+	maxBuilding   = 2       // builds at once
+	maxSteps      = 500     // of one template
+	maxTags       = 20      // of one build
+	maxName       = 128     // bytes of NAME:TAG
 	maxBuildLog   = 4 << 20 // bytes of a build's log
 	maxKeptLogs   = 8 << 20 // bytes of the logs of a caller's ended builds
-	maxLogEntries = 20_000 // of one build
-	maxLogPage    = 1000 // entries of one answer
+	maxLogEntries = 20_000  // of one build
+	maxLogPage    = 1000    // entries of one answer
 	buildTime     = 30 * time.Minute
 )
 

@@ -25,8 +25,8 @@ var DeclaredKeys = []string{"name", "extensions", "check", "compile", "run"}
 
 // Limits of a declaration.
 const (
-	maxDeclaredExtensions = 8 // file name extensions of a language
-	maxDeclaredArgs       = 64 // words of a command line
+	maxDeclaredExtensions = 8       // file name extensions of a language
+	maxDeclaredArgs       = 64      // words of a command line
 	maxDeclaredArg        = 1 << 10 // bytes
 )
 

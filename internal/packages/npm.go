@@ -15,7 +15,7 @@ import (
 
 // Bounds of npm's own lock.
 const (
-	maxNpmNesting = 32 // brackets in one another
+	maxNpmNesting = 32      // brackets in one another
 	maxNpmValues  = 1 << 18 // JSON values
 )
 

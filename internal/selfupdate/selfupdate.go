@@ -29,8 +29,8 @@ const (
 	// SignatureFile has the signature of SumsFile.
 	SignatureFile = SumsFile + ".minisig"
 
-	maxSums      = 64 << 10 // bytes of SumsFile
-	maxSignature = 4 << 10 // bytes of SignatureFile
+	maxSums      = 64 << 10  // bytes of SumsFile
+	maxSignature = 4 << 10   // bytes of SignatureFile
 	maxArchive   = 256 << 20 // bytes of a release's archive
 	maxProgram   = 512 << 20 // bytes of the program in it
 )

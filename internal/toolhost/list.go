@@ -22,10 +22,10 @@ import (
 
 // Limits of a server's list of tools.
 const (
-	maxTools      = 512 // of one server
-	maxPages      = 64 // of its list
+	maxTools      = 512     // of one server
+	maxPages      = 64      // of its list
 	maxListBytes  = 4 << 20 // of the whole list
-	maxListNested = 64 // brackets in one another
+	maxListNested = 64      // brackets in one another
 	maxListValues = 200_000 // JSON values
 )
 

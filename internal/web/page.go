@@ -20,8 +20,8 @@ import (
 
 // Limits of what a machine says about a page.
 const (
-	maxURL   = 2048 // bytes
-	maxLinks = 100 // of one page
+	maxURL   = 2048         // bytes
+	maxLinks = 100          // of one page
 	maxTitle = 600          // bytes; the program has 300 characters
 	longLine = 8 * maxTitle // of what becomes a title; most of it may be blanks
 	// leastLinks is how many bytes of links a page may have, however short its content must be.

@@ -28,8 +28,8 @@ import (
 const (
 	MaxResults   = 20 // that a caller may ask for
 	UsualResults = 8
-	MaxQuery     = 400 // characters
-	maxHitText   = 1000 // characters of a result's text
+	MaxQuery     = 400     // characters
+	maxHitText   = 1000    // characters of a result's text
 	maxAnswer    = 2 << 20 // bytes of a backend's answer
 	searchTime   = 20 * time.Second
 )
