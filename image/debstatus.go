@@ -19,7 +19,7 @@ import (
 
 const (
 	maxStatus   = 64 << 20 // bytes of the file
-	maxPackages = 20_000
+	maxPackages = 20_000   // of one status file
 	dpkgStatus  = "var/lib/dpkg/status"
 	maxField    = 64 << 10 // bytes of a field of a package
 )

@@ -59,8 +59,8 @@ const (
 	MaxLockText    = 32 << 20 // bytes of a lock file
 	MaxLockNesting = 40       // levels of brackets in a lock file
 	MaxLockValues  = 1 << 20  // and values
-	MaxTops        = 16
-	MaxFolders     = 1000 // bytes of contract.FoldersFile, which PID 1 reads
+	MaxTops        = 16       // folders that a guest mounts from the disk as a whole
+	MaxFolders     = 1000     // bytes of contract.FoldersFile, which PID 1 reads
 	LockFileEnds   = ".lock.json"
 )
 
