@@ -127,7 +127,7 @@ var budgets = map[string]int{
 	"lines of over 120 characters": 0,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
-	"bytes of ARCHITECTURE.md":     10_530,
+	"bytes of ARCHITECTURE.md":     10_527,
 }
 
 func TestBudgets(t *testing.T) {
@@ -217,7 +217,7 @@ func TestArchitectureNames(t *testing.T) {
 			if _, err := os.Stat(name); err != nil {
 				t.Errorf("ARCHITECTURE.md names %s: %v", name, err)
 			}
-		case first != "" && last != "jsonl" && last != "toml" && last != "lock" && last != "md":
+		case first != "" && last != "json" && last != "jsonl" && last != "toml" && last != "lock" && last != "md":
 			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + last + `[(\[]`).MatchString(code.String()) {
 				t.Errorf("ARCHITECTURE.md names %s: no such function", name)
 			}

@@ -10,8 +10,7 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// An image with an older version runs that version: in runs, and in make long also in a session, with packages, and
-// with what an image of one's own adds.
+// An image with an older version runs that version. make long also tries sessions, packages and custom images.
 func TestOlderPython(t *testing.T) {
 	needVM(t)
 	slot(t)

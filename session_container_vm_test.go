@@ -234,8 +234,8 @@ func TestSessionContainerDebian(t *testing.T) {
 	execs(t, again, []execRow{{script: "id -u; pwd", stdout: "1000\n/work\n"}})
 }
 
-// The root of a hostile image: it can't stop the session's program, nor reach what is not the image's, and a file of
-// the session leads to no file of init's, whatever links it makes.
+// The root of a hostile image can't stop the session's program, and reaches only the image's files. Whatever links it
+// makes, no file of the session leads to a file of init's.
 func TestAttackSessionContainer(t *testing.T) {
 	t.Parallel()
 	needVM(t)

@@ -118,7 +118,7 @@ func TestSessionProject(t *testing.T) {
 	}
 }
 
-// What a hostile session or folder does gets an error, and a project that no ceiling allows does not come.
+// Hostile sessions and folders get errors, and a session gets no project that its ceiling forbids.
 func TestAttackSessionProject(t *testing.T) {
 	t.Parallel()
 	needClones(t)

@@ -64,7 +64,7 @@ env = { PYTHONPATH = %q }
 	return c
 }
 
-// programs call the same tools in three languages. What comes back is the same, too.
+// programs call the same tools in three languages. The results are the same, too.
 var toolPrograms = map[string]string{
 	"js": `import { fs, clock, ToolError } from "unitask:tools";
 await fs.write_file({ path: "DIR/a", content: "hello" });

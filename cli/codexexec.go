@@ -155,7 +155,7 @@ func (a *app) proposeChanges(ctx context.Context, s *unitask.Session) error {
 	return a.proposeReport(report, manifest, "codex")
 }
 
-// proposeReport makes a proposal of what a session of an agent's changed in its project.
+// proposeReport proposes the changes that an agent's session made in its project.
 func (a *app) proposeReport(report *project.Report, manifest *project.Manifest, agent string) error {
 	home, err := a.homeFolder()
 	if err != nil {

@@ -152,8 +152,8 @@ func (c *codexClient) end() string {
 	return c.errs.String()
 }
 
-// A client runs a script of many steps: commands, files, input, a terminal, and ends. What changed in the project is a
-// proposal. A second client has another machine.
+// A client runs a script of many steps: commands, files, input, a terminal, and ends. The changes in the project become
+// a proposal. A second client has another machine.
 func TestCodexExec(t *testing.T) {
 	home, dir := agentHome(t), t.TempDir()
 	program := unitaskIn(t, home)

@@ -65,8 +65,8 @@ func stubClaude(t *testing.T, last *string, calls ...[2]string) string {
 	return server.URL
 }
 
-// The real Claude Code, with a stub model on loopback and our plugin: commands run in a machine, a written file is
-// there, a command that can't run there is denied, and what changed is a proposal.
+// The real Claude Code, with a stub model on loopback and our plugin: commands run in a machine, and a written file is
+// there. A command that can't run there is denied, and the changes become a proposal.
 func TestClaudeCode(t *testing.T) {
 	claude, err := exec.LookPath("claude")
 	if err != nil && os.Getenv("UNITASK_TEST_LONG") == "" {

@@ -198,8 +198,8 @@ func hookAttacks(t *testing.T, c claude) {
 	attack.Check(t, "hook claude-code: a wrong flag", "exit code 2", fmt.Sprint("exit code ", code))
 }
 
-// What a project's copy leaves out does not get into the machine with an edit either, by whatever name; a link leads
-// nowhere, and a pipe blocks nothing. Folders with any names are the same in the machine.
+// A file that a project's copy leaves out does not enter the machine through an edit either, under any name. A link
+// leads nowhere, and a pipe blocks nothing. Folders with any names are the same in the machine.
 func hookFiles(t *testing.T, c claude) {
 	t.Helper()
 	writeFiles(t, c.dir, map[string]string{".gitignore": ".env\n", ".env": "swordfish", ".git/config": "swordfish",

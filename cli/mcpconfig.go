@@ -138,9 +138,10 @@ func (a *app) configOf(cfg *mcp.Config, write bool) (map[string]any, error) {
 	return map[string]any{"client": cfg.Client, "file": cfg.File, "backup": backup}, nil
 }
 
-// runner returns the command and first arguments that start the MCP server for a client. npx and uvx keep this
-// program in a cache, which they may empty. share is the folder that was installed with it: its package is named, too.
-// Clients start servers in a project. Without --prefix, npx would prefer the project's own unitask and registry.
+// runner returns the command and first arguments that start the MCP server for a client. npx and uvx keep this program
+// in a cache, which they may empty. share is the folder that was installed with this program: the command names its
+// package, too. Clients start servers in a project. Without --prefix, npx would prefer the project's own unitask and
+// registry.
 func runner(self, share string) (command string, args []string) {
 	cache, _, cached := strings.Cut(self, npxCache)
 	prefix := cache + strings.TrimSuffix(npxCache, "/")

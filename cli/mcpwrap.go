@@ -225,7 +225,7 @@ func translateUvx(tool string, args []string) (w wrapped, err error) {
 	return w, nil
 }
 
-// linger ends a server that goes on after its client has closed its input, once it prints nothing more.
+// linger ends a server that still runs after its client has closed its input, once the server prints nothing more.
 type linger struct {
 	end func()
 

@@ -102,8 +102,8 @@ func (a *app) writePlugin(dir string, server *mcp.Config, line []string, env map
 		"files": slices.Sorted(maps.Keys(files))}, func() {})
 }
 
-// onlyPlugin returns an error for a folder with anything but files of the plugin: Claude Code would run it as the
-// plugin's, and a link would lead elsewhere.
+// onlyPlugin returns an error for a folder with other files than the plugin's, or with links. Claude Code would run
+// such files as the plugin's.
 func onlyPlugin(dir string, files map[string][]byte) error {
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -398,8 +398,8 @@ func (a *app) warmLater(home string, sh unitask.MachineClass) {
 	}
 }
 
-// isGiven reports whether standard input is for the code even without -i: nobody types on it, and it can be read,
-// unlike that of nohup.
+// isGiven reports whether the code gets standard input even without -i: it is no terminal, and can be read (nohup's
+// can't).
 func isGiven(s any) bool {
 	f, ok := s.(*os.File)
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// readSecrets reads the value of each secret, NAME[@HOST,…][=SOURCE], from its source: the given one, that of the
-// home's configuration, or the environment. hosts contains the hosts of bound secrets.
+// readSecrets reads the value of each secret, NAME[@HOST,…][=SOURCE]. The source is the given one, else the one in the
+// home's configuration, else the environment. hosts contains the hosts of bound secrets.
 func (a *app) readSecrets(ctx context.Context, list []string) (values map[string]string, hosts map[string][]string,
 	err error) {
 	values, hosts = map[string]string{}, map[string][]string{}

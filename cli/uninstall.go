@@ -114,8 +114,8 @@ func onlyOurs(home string, list []installed) error {
 	return nil
 }
 
-// removeListed removes what can be made again, or all that is unitask's, and the home if that leaves it empty. The
-// programs come last, so they are there to go on if the removal is interrupted.
+// removeListed removes the files that unitask can make again, or all of unitask's files, and then the home if it is
+// empty. The programs come last, so they are there to go on if the removal is interrupted.
 func removeListed(home string, list []installed, all bool) error {
 	var failed []error
 	for i := range list {

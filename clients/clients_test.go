@@ -89,7 +89,7 @@ func TestPython(t *testing.T) {
 	l.run(t, "python3", "-m", "pytest", "-q")
 }
 
-// The TypeScript client's tests pass, and its generated part is that of the API's document.
+// The TypeScript client's tests pass, and its generated part matches the API's document.
 func TestTypeScript(t *testing.T) {
 	l := copyOf(t, "typescript")
 	text, err := os.ReadFile("typescript/package.json")

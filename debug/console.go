@@ -66,14 +66,14 @@ type watched struct {
 
 // Limits of what is kept for a wait, and of a command.
 const (
-	maxWatched = 1 << 20
-	maxEvents  = 1024
+	maxWatched = 1 << 20 // bytes of the serial output that a wait keeps
+	maxEvents  = 1024    // names of QEMU's events that a wait keeps
 	// Limits for events from QEMU, which may be hostile: events shown a second, and bytes of each.
 	shownEvents  = 50
-	maxEventName = 80
-	maxEventText = 4 << 10
-	maxMemory    = 64 << 10 // bytes of one mem
-	maxFrames    = 64
+	maxEventName = 80               // bytes of its name
+	maxEventText = 4 << 10          // and of its data
+	maxMemory    = 64 << 10         // bytes of one mem
+	maxFrames    = 64               // of a backtrace
 	maxStack     = 1024             // bytes of a stack that are searched for return addresses
 	patience     = 30 * time.Second // for QEMU's reply
 )

@@ -15,7 +15,7 @@ type clock struct {
 	limit   time.Duration // of one attempt; all attempts have maxLosses times that
 	attempt int
 	since   time.Time     // when the claim of the run was seen; zero if there is none
-	spent   time.Duration // by attempts before
+	spent   time.Duration // on earlier attempts
 }
 
 const (

@@ -213,7 +213,8 @@ func (s tenantStore) getState(ctx context.Context, times Times, key []byte, sess
 	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
 		return err
 	}
-	made, err := os.MkdirTemp(filepath.Dir(folder), "."+filepath.Base(folder)+".pausing-") // swept like a pause's
+	// machine.RemoveLeftovers removes this folder if this process is killed.
+	made, err := os.MkdirTemp(filepath.Dir(folder), "."+filepath.Base(folder)+".pausing-")
 	if err != nil {
 		return err
 	}

@@ -32,9 +32,9 @@ const (
 	headAnswer = "Answer"
 	headTaken  = "Taken" // the worker has received the call
 
-	maxSessionEntry = 64 << 10
-	maxSessions     = 4096 // that a client lists
-	sessionsBytes   = 64 << 20
+	maxSessionEntry = 64 << 10 // bytes of a session's entry
+	maxSessions     = 4096     // that a client lists
+	sessionsBytes   = 64 << 20 // bytes of the bucket
 )
 
 // sessionEntry is a session's state.

@@ -54,7 +54,7 @@ type End struct {
 // Left is what the code has left in the folder of Look. It is the code's word: names can't be trusted.
 type Left struct {
 	Count int      // of files and folders that are new or changed
-	Names []string // of the first of them, a folder's with a slash
+	Names []string // the first names; a folder's ends with a slash
 }
 
 // Conn is the conversation with one guest. One goroutine at a time may use it; only Close may be called from
@@ -287,7 +287,7 @@ var ErrGone = errors.New("the guest went away")
 // file; StdinErr returns why.
 //
 // A stdin whose Read blocks for ever keeps one goroutine until Read returns, unless it has a SetReadDeadline (files and
-// connections do). With that, Stream stops reading it, and leaves it without a deadline.
+// connections do). If it has one, Stream stops reading it, and leaves it without a deadline.
 func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()

@@ -57,16 +57,16 @@ func Lacks(line string) (what string, ok bool) {
 	return m[1], true
 }
 
-// deathWords match the first message of a kernel that gives up: Nanos (runtime.h, interrupt.c) and Linux
+// deathWords match the first message of a kernel that panics: Nanos (runtime.h, interrupt.c) and Linux
 // (kernel/panic.c).
 var deathWords = regexp.MustCompile(
 	`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)
 
-// Dies reports whether a line of the console shows that a kernel gives up. Then the kernel prints the state of
+// Dies reports whether a line of the console is the beginning of a kernel's panic. Then the kernel prints the state of
 // its processor, and nothing more: it may take minutes to end its machine, or never do it.
 func Dies(line string) bool { return deathWords.MatchString(line) }
 
-// The useless parts of a line of a kernel that gives up.
+// The useless parts of the lines of a panic.
 var (
 	deathStamp = regexp.MustCompile(`^\[[^\]]*\] ?`)
 	deathPlace = regexp.MustCompile(`failed at (?:\S*/src/)?(\S+) \(IP [^)]*\)`)
@@ -75,7 +75,7 @@ var (
 	faultPlace = regexp.MustCompile(`(?m)^ *rip: \S+\s+\((\w+) `)
 )
 
-// DeathCause returns in one line why a kernel gave up, from its output.
+// DeathCause returns in one line why a kernel panicked, from its output.
 func DeathCause(console string) string {
 	var cause string
 	for line := range strings.Lines(console) {

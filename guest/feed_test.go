@@ -71,7 +71,7 @@ func withGuestOver(t *testing.T, host, inside net.Conn, guest func(net.Conn)) *w
 	return w
 }
 
-// hostFrame reads a frame from the host; an error is a malformed frame.
+// hostFrame reads a frame from the host; an error means a malformed frame.
 func hostFrame(c net.Conn) (kind byte, payload []byte, err error) {
 	var h [contract.HeaderSize]byte
 	if _, err := io.ReadFull(c, h[:]); err != nil {
@@ -127,8 +127,8 @@ func TestCollectWhileStdinIsSent(t *testing.T) {
 				case kind == contract.FrameStart:
 					sendFrame(inside, 's', "")
 				case kind == contract.FrameStdin:
-					// The program ends while more frames are on their way. The guest reads them only then, as if the
-					// program had not read them.
+					// The program ends without reading the frames that are still on their way. The guest reads them
+					// after its end.
 					sendFrame(inside, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`)
 					broken <- drainUntilCollect(inside)
 					return

@@ -51,7 +51,7 @@ func stream1(c *Conn) *streams {
 	return s
 }
 
-// reads reads the wanted text, and nothing else may come.
+// reads checks that the stream continues with exactly the wanted text.
 func (s *streams) reads(t *testing.T, want string) {
 	t.Helper()
 	got := make([]byte, len(want))

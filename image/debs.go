@@ -41,10 +41,10 @@ var (
 
 // Bounds on what is resolved.
 const (
-	maxDebs     = 1000
+	maxDebs     = 1000    // packages of one resolution
 	maxDebBytes = 1 << 30 // of all packages, as downloaded
 	maxDebFiles = 4 << 30 // bytes of the files in all of them, wanted or not
-	maxAptError = 900
+	maxAptError = 900     // bytes of apt's error in ours
 )
 
 // CheckDebSpec returns an error unless the text is NAME or NAME=VERSION.

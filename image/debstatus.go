@@ -18,10 +18,10 @@ import (
 // reads only a file written here from checked fields.
 
 const (
-	maxStatus   = 64 << 20
-	maxPackages = 20_000
+	maxStatus   = 64 << 20 // bytes of the file
+	maxPackages = 20_000   // of one status file
 	dpkgStatus  = "var/lib/dpkg/status"
-	maxField    = 64 << 10
+	maxField    = 64 << 10 // bytes of a field of a package
 )
 
 // statusFields are the fields that apt needs of an installed package, with the format of their values.

@@ -151,8 +151,8 @@ var goRunWord = regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^ '"])+`)
 var goBuildID = regexp.MustCompile(`^(-buildid=)?[A-Za-z0-9_-]{20}(?:/[A-Za-z0-9_-]{20})+$`)
 
 // goRunCommands extracts the commands of compiler and linker from the output of `go run -n`, in the form that the
-// guest's program reads. $WORK, $FILE, $NAME and $ID stand for its folder, the file, the file's name without .go, and a
-// build id. info is the line of importcfg.link that describes the program.
+// guest's program reads. $WORK, $FILE, $NAME and $ID stand for the build's folder, the file, the file's name without
+// .go, and a build id. info is the line of importcfg.link that describes the program.
 func goRunCommands(said, root, file string) (commands, info string, err error) {
 	work, name, tools := "$WORK/b001/", strings.TrimSuffix(filepath.Base(file), ".go"), filepath.Join(root, "pkg/tool")+"/"
 	var found [2][]string

@@ -59,7 +59,7 @@ func TestShipped(t *testing.T) {
 		other.Digest == c.Digest {
 		t.Errorf("bob's: %v", err)
 	}
-	// Bring gives what came.
+	// Ship returns the shipped image.
 	if back, err := s.Containers().Ship(c); err != nil || back.Digest() != b.Digest() {
 		t.Errorf("%+v %v", back, err)
 	}

@@ -95,8 +95,8 @@ func (s *Source) WhySlow(spec Spec) string {
 	return untried(own)
 }
 
-// untried explains that TCG replaces hardware that was missing before, or that was not tried again since a test
-// was disturbed.
+// untried explains why TCG replaces hardware: the hardware was missing before, or a disturbed test was not repeated
+// yet.
 func untried(hardware vmm.Accel) string {
 	return fmt.Sprintf("%s: it is there now, and whether it works is being found out", hardware)
 }

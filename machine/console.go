@@ -23,8 +23,8 @@ type console struct {
 	left   int
 	tail   tail.Buffer
 	line   []byte        // the unfinished line
-	death  []byte        // from the line on in which the kernel gave up
-	dead   chan struct{} // closed when the kernel gives up
+	death  []byte        // from the first line of the kernel's panic on
+	dead   chan struct{} // closed when the kernel panics
 	lacks  string        // the first thing that the code asked for and its kernel lacks
 
 	lacking chan struct{} // closed when lacks is set
@@ -58,7 +58,7 @@ func (c *console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// look detects when the kernel gives up, and stores what it prints then.
+// look detects a panic of the kernel, and stores the output that follows.
 func (c *console) look(p []byte) {
 	for len(p) > 0 {
 		if c.death != nil {
@@ -98,8 +98,7 @@ func (c *console) ends() {
 	}
 }
 
-// words returns the console's end unchanged, and the kernel's output from the line on in which it gave up. death is ""
-// if it did not give up.
+// words returns the console's last output unchanged. death is the kernel's output since its panic, "" without one.
 func (c *console) words() (end, death string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A machine that is kept when its guest crashes (Config.Keep) is booted without the device that lets a guest end
-// QEMU. When the guest's kernel gives up, or QEMU reports that the guest can't continue, the processor is stopped
-// and the network card is disconnected.
+// A machine that is kept when its guest crashes (Config.Keep) is booted without the device that lets a guest end QEMU.
+// When the guest's kernel panics, or QEMU reports that the guest can't continue, the processor is stopped and the
+// network card is disconnected.
 
 // faults are QEMU's states for a guest that can't continue (qapi/run-state.json).
 var faults = []string{"shutdown", "guest-panicked", "internal-error", "io-error", "watchdog"}

@@ -304,7 +304,7 @@ func (m *Machine) Connect(ctx context.Context, patience time.Duration,
 // lastWordsTime is the time a dying kernel gets to print the state of its processor.
 const lastWordsTime = 300 * time.Millisecond
 
-// watch closes the machine when its kernel gives up: otherwise that may take minutes without output. A debugged
+// watch closes the machine when its kernel panics: by itself it might end only after minutes without output. A debugged
 // machine stays.
 func (m *Machine) watch() {
 	if m.debug != nil {

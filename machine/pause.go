@@ -42,7 +42,7 @@ func (e *OtherHostError) Error() string {
 const (
 	pauseName    = PauseFile
 	pauseVersion = 1
-	maxPauseText = MaxPauseText
+	maxPauseText = MaxPauseText // bytes of a pause's description
 )
 
 // PauseFile is the description's file in a paused machine's folder, of at most MaxPauseText bytes.

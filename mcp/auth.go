@@ -228,8 +228,9 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 	return info, nil
 }
 
-// exactClaims refuses a token with a claim that only looks like one that was read. encoding/json, which the verifier
-// uses, accepts "Sub" and "\u017fub" for sub, and of two it uses the last. Issuers may let their users name claims.
+// exactClaims refuses a token with a claim that only resembles a claim that unitask reads. The verifier uses
+// encoding/json, which accepts "Sub" and "\u017fub" for sub, and takes the last of several. Issuers may let their users
+// name claims.
 func exactClaims(id *oidc.IDToken) error {
 	var members map[string]json.RawMessage
 	if err := id.Claims(&members); err != nil {

@@ -284,7 +284,7 @@ type leases struct {
 	all  map[string]*lease
 }
 
-// open registers a request's lease until the request is over.
+// openLease registers a request's lease until the request is over.
 func (s *Server) openLease(r *http.Request) (l *lease, over func()) {
 	l = &lease{budget: s.budget, caller: callerOf(r)}
 	s.leases.mu.Lock()

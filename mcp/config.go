@@ -105,8 +105,8 @@ func (c *Config) Write() (backup string, err error) {
 // maxClientFile bounds a client's file.
 const maxClientFile = 16 << 20
 
-// real returns the file's real path: a link (into a dotfiles folder, say) stays a link. In a project, whose links
-// may be a stranger's, the target must be in that folder.
+// real returns the file's path without links, so that a link (into a dotfiles folder, say) stays a link. A stranger may
+// have made the links of a project: their targets must be inside the project.
 func (c *Config) real() (string, error) {
 	real := c.File
 	if to, err := filepath.EvalSymlinks(c.File); err == nil {

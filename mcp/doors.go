@@ -168,7 +168,7 @@ func (d *doors) shut(one *door) {
 	}
 }
 
-// empty gives a connection's place to another one; false means that it was given before.
+// empty gives a connection's place to another one; false means that the place was already given.
 func (d *doors) empty(one *door) bool {
 	if one.shut {
 		return false

@@ -114,8 +114,8 @@ var FindSocket func(table io.Reader, local, remote netip.AddrPort) (uid int, err
 // KeyFetches is how many fetches of an issuer's keys may run at once.
 const KeyFetches = keyFetches
 
-// AskFirst returns the hosts that a call may reach without a question, and those that its user is asked about. form
-// says that the client can show one.
+// AskFirst returns the hosts that a call may reach without a question, and the hosts that its user is asked about. form
+// means that the client can show a form.
 func AskFirst(s *Server, via record.Via, form bool, hosts ...string) (open, asked []string) {
 	req := &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}
 	if form {

@@ -252,8 +252,8 @@ func yesOrNo(message, title, no, yes string) *sdk.ElicitParams {
 
 // Limits of a requested command line.
 const (
-	maxRequestedArgs  = 32
-	maxRequestedBytes = 2048
+	maxRequestedArgs  = 32   // arguments, with the program
+	maxRequestedBytes = 2048 // of all arguments
 )
 
 // requestHostCommand shows the user the lines that would declare a command. It changes no file.

@@ -50,10 +50,10 @@ var fileDescriptions = map[string]string{
 
 // Limits of host_files.
 const (
-	maxHostListed = 1000
-	maxHostRead   = 64 << 10
-	maxFormBytes  = 4000 // of a diff in a form
-	maxWaiting    = 20   // proposed changes of a day
+	maxHostListed = 1000     // entries of a folder
+	maxHostRead   = 64 << 10 // bytes of a file in one answer
+	maxFormBytes  = 4000     // of a diff in a form
+	maxWaiting    = 20       // proposed changes of a day
 )
 
 // fileResult is what host_files found or did.

@@ -199,7 +199,7 @@ func TestAttackPeers(t *testing.T) {
 	}
 }
 
-// What the kernel's table of sockets says of a socket.
+// Reading a socket's owner from the kernel's table of sockets.
 func TestAttackSocketTables(t *testing.T) {
 	peer, own := netip.MustParseAddrPort("127.0.0.1:42096"), netip.MustParseAddrPort("127.0.0.1:44163")
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"

@@ -44,8 +44,8 @@ type snippet struct {
 
 // Limits on a folder of snippets.
 const (
-	maxSnippets = 1000
-	maxSnippet  = 1 << 20
+	maxSnippets = 1000    // files
+	maxSnippet  = 1 << 20 // bytes of a file
 )
 
 var (

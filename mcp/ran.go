@@ -57,8 +57,8 @@ type cut struct {
 // partURI returns the resource URI of a part of a run's record.
 func partURI(id, part string) string { return runsURI + id + "/" + part }
 
-// answer returns the form of a result for clients; the run ended with err if that is not nil. said receives
-// details that the text lacks. of is the session of a step, or nil.
+// answer returns the form of a result for clients. err, if not nil, ended the run. said receives details that the text
+// lacks. of is the session if the run is a step, else nil.
 func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *streams, of *heldSession) *ran {
 	wire := res.JSON()
 	r := &ran{RunID: res.RunID, Outcome: res.Outcome, ExitCode: res.ExitCode, Error: res.Error, Stdout: wire.Stdout,

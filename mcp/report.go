@@ -24,8 +24,8 @@ import (
 const (
 	partBytes  = 4 << 10 // of each part of inspect_run; its resource has all of it
 	imageBytes = 1 << 20 // of a picture that is shown
-	maxImages  = 4
-	maxListed  = 200
+	maxImages  = 4       // pictures that are shown
+	maxListed  = 200     // artifacts, and runs of a list
 	maxLines   = 10      // of a list in a text
 	maxLinks   = 50      // links to artifacts beside a text
 	maxLine    = 500     // bytes of a part of a line

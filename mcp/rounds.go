@@ -121,7 +121,7 @@ func (all *rounds) begin(ctx context.Context, caller string, call [sha256.Size]b
 	return r
 }
 
-// find returns the caller's run that a state names, for the one call that continues with it.
+// find returns the caller's run that a state names. Only one call may continue it.
 func (all *rounds) find(state, caller string, call [sha256.Size]byte) (*round, error) {
 	id, _, _ := strings.Cut(state, ".")
 	all.mu.Lock()

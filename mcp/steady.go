@@ -115,8 +115,8 @@ type steadyWriter struct {
 
 func (s *steadyWriter) extend(at time.Time) { _ = s.control.SetWriteDeadline(at) }
 
-// primed begins the first event of a stream: the SDK gives it a name, which strict clients do not know, and which the
-// protocol does not have.
+// primed begins the first event of a stream. The SDK gives that event a name that the protocol does not have and strict
+// clients do not know.
 var primed = []byte("event: prime\n")
 
 func (s *steadyWriter) Write(p []byte) (int, error) {

@@ -113,8 +113,8 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 	}, nil
 }
 
-// newSession reserves room for a session of a caller; began is called with its id, "" if none was made. list
-// returns the ids of existing sessions: it is called when no other can become one of ours.
+// newSession reserves room for a session of a caller; began is called with its id, "" if none was made. list returns
+// the ids of existing sessions; newSession calls it when no other session can start.
 func (v *visitors) newSession(caller string, list func() map[string]bool) (began func(id string), err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -223,7 +223,7 @@ const (
 	// maxToolFile bounds a file that files views or edits, and maxFileCalls the calls that hold such files at
 	// once.
 	maxToolFile  = 8 << 20
-	maxFileCalls = 4
+	maxFileCalls = 4 // calls at once
 )
 
 func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, filesResult,

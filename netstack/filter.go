@@ -165,7 +165,7 @@ func (f *filter) gateway(port uint16) ruling {
 	return ruling{reason: noRule}
 }
 
-const maxHostName = 253
+const maxHostName = 253 // bytes of a host's name, by RFC 1035
 
 // normalName converts a name from the wire (DNS, SNI, Host) into normal form: lower case, no trailing dot. Names
 // consist of labels of 1 to 63 letters, digits, hyphens and underscores. A text that a resolver or proxy may read as an

@@ -292,7 +292,7 @@ func (a *attempt) connect() *flow {
 	}
 	var wq waiter.Queue
 	ep, tcpErr := f.handshake(a.r, &wq)
-	if tcpErr != nil { // the guest gave up
+	if tcpErr != nil { // the guest ended its attempt
 		giveUp()
 		a.r.Complete(true)
 		return nil

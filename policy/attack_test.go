@@ -191,7 +191,7 @@ func TestAttackCeilingTexts(t *testing.T) {
 	}
 }
 
-// Paths that are not below a folder, however they are written.
+// Paths outside a folder, in every spelling.
 func TestAttackFolders(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

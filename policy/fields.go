@@ -126,15 +126,15 @@ const WebImage = "web"
 
 // Bounds with several uses.
 const (
-	DefaultMemoryMB    = 512
-	MinMemoryMB        = 128 // Node needs 96 MiB
-	MaxMemoryMB        = 64 << 10
-	MinCPUs            = 0.05
-	DefaultTimeout     = time.Minute
-	DefaultOutputBytes = 16 << 20
-	MaxTimeout         = 24 * time.Hour
-	maxTransfer        = 1 << 40 // a day at 100 Mbit/s
-	MaxRules           = 256     // of each list: each rule is compared with each of the ceiling's
+	DefaultMemoryMB    = 512            // memory of a machine, in MiB, without a request
+	MinMemoryMB        = 128            // Node needs 96 MiB
+	MaxMemoryMB        = 64 << 10       // MiB of a machine, at most
+	MinCPUs            = 0.05           // the least part of a processor
+	DefaultTimeout     = time.Minute    // time limit of a run without a request
+	DefaultOutputBytes = 16 << 20       // bytes kept of a stream without a request
+	MaxTimeout         = 24 * time.Hour // the longest time limit of a run
+	maxTransfer        = 1 << 40        // a day at 100 Mbit/s
+	MaxRules           = 256            // of each list: each rule is compared with each of the ceiling's
 )
 
 // Field is one setting that a policy decides.

@@ -20,12 +20,12 @@ import (
 
 // Limits of host commands.
 const (
-	maxHostCommands = 64
-	maxHostArgs     = 64
+	maxHostCommands = 64   // of one ceiling
+	maxHostArgs     = 64   // words of argv
 	maxHostText     = 4096 // bytes of a value, a description or a whole command line
 	// hostTime is the usual time limit, maxHostTime the longest.
 	hostTime    = time.Minute
-	maxHostTime = time.Hour
+	maxHostTime = time.Hour // the longest time limit of a command
 )
 
 // HostCommand is a command of the host that models may run: a [host.NAME] table of a ceiling. No shell reads it.

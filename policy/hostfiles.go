@@ -29,9 +29,10 @@ func (c *Ceiling) ListsHostFolder(real string) bool {
 	return c.ReadsHostFiles() && c.allowsUnder("dirsUnder", real)
 }
 
-// WriteFolder returns the folder of writeUnder that is nearest above a file of the host; real has no links, and the
-// file may be missing. named means that the ceiling names the file itself: dir is then the file's folder. ok is false
-// if models may not propose changes to the file. A file that only narrows another ceiling names nothing.
+// WriteFolder returns the innermost folder of writeUnder that contains a file of the host. real has no links, and the
+// file may be missing. If the ceiling lists the file itself, named is true, and dir is the file's folder. ok is false
+// if models may not propose changes to the file. The lists of ceiling files that only narrow another ceiling give no
+// folder.
 func (c *Ceiling) WriteFolder(real string) (dir string, named, ok bool) {
 	if !c.allowsUnder("writeUnder", real) {
 		return "", false, false

@@ -54,7 +54,7 @@ func Reference(text string) (ref string, is bool, err error) {
 	return name + tag, true, nil
 }
 
-const maxReference = 512
+const maxReference = 512 // bytes of a container image's reference
 
 var (
 	// As in environments; bundled images may have a version, too.

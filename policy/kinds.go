@@ -294,7 +294,7 @@ var nets = rules[NetRule]{parse: ParseNetRule, meet: NetRule.intersect, also: fu
 	return nil
 }}
 
-// openNets are nets that a run may reach without a question. Those that a ceiling asks about (its key ask) move there
+// openNets are nets that a run may reach without a question. A net in the ceiling's list ask moves to Effective.Ask
 // instead of being cut. A ceiling with that key and no list of hosts allows none without a question.
 type openNets struct{ rules[NetRule] }
 

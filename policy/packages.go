@@ -17,7 +17,7 @@ const (
 	Npm = "npm"
 )
 
-const maxPackage = 200
+const maxPackage = 200 // bytes of a package's name and version
 
 var (
 	pipForm = regexp.MustCompile(

@@ -13,15 +13,15 @@ import (
 
 // Limits of tools.
 const (
-	maxToolServers  = 32
+	maxToolServers  = 32   // of one ceiling
 	MaxToolTexts    = 64   // entries of each list of a server
 	maxToolText     = 4096 // bytes of each text
 	toolTime        = time.Minute
-	maxToolTime     = time.Hour
+	maxToolTime     = time.Hour // the longest time limit of a call
 	toolCalls       = 1000
-	maxToolCalls    = 100_000
+	maxToolCalls    = 100_000 // the most that maxCalls may be
 	toolResult      = 4 << 20
-	maxToolResult   = 64 << 20
+	maxToolResult   = 64 << 20 // the most that maxResultBytes may be
 	toolPinPrefix   = "sha256:"
 	toolPinHexDigit = 64
 )

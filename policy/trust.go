@@ -214,11 +214,11 @@ type ForModels struct {
 	Above   *ForModels // the ceiling without the file, which the file narrows; nil if it is trusted, or there is none
 }
 
-// LoadForModels makes the ceiling for models that are served from a folder: the built-in one, with the file's
-// keys replacing its own. named is a file that the user named, which is trusted. Without it, the first
-// CeilingFile in dir or above applies, if it is in the home's list. A file before that may have come with a
-// repository, and can only narrow what would apply without it. shared means that callers may be other users than
-// the owner of these files: the built-in ceiling then allows none of the files.
+// LoadForModels makes the ceiling for models that are served from a folder: the built-in one, with the file's keys
+// replacing its own. named is a file that the user named, which is trusted. Without it, the first CeilingFile in dir or
+// above applies, if it is in the home's list. A nearer file that is not in the list may have come with a repository: it
+// can only narrow. shared means that callers may be other users than the owner of these files. The built-in ceiling
+// then allows none of the files.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	dir, err := absolute(dir)
 	if err != nil {

@@ -203,7 +203,7 @@ func TestAttackArtifactFolders(t *testing.T) {
 	}
 }
 
-// A guest that declares a file too large, which it does not send, gets no more names than with one that it sends.
+// A guest that declares a file as too large and does not send it gets no more names than with a file that it sends.
 func TestAttackArtifactsLarge(t *testing.T) {
 	redactor, err := NewRedactor(Secrets{Given: map[string]string{"A": "top-secret-value"}})
 	if err != nil {

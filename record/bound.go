@@ -37,9 +37,9 @@ func (f Freed) String() string {
 			"the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
 }
 
-// Bound counts a run that has ended. If the store then has more than most bytes, Bound removes the oldest data of the
-// owner who uses the most. It removes artifacts first, then whole runs. So no owner loses runs to one who uses more.
-// The ended run and current runs stay, even above the limit.
+// Bound counts a run that has ended. If the store is then larger than the parameter most, Bound removes the oldest data
+// of the owner who uses the most. It removes artifacts first, then whole runs. So no owner loses runs to one who uses
+// more. The ended run and current runs stay, even above the limit.
 func (s *Store) Bound(ended string, most int64) (Freed, error) {
 	freed, err := s.bound(ended, most)
 	if err != nil {

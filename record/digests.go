@@ -147,7 +147,8 @@ func (r readerUntil) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// readDir returns the entries of a folder, sorted by their names; more than most entries are an error.
+// readDir returns the entries of a folder, sorted by their names; it returns an error if they are more than the
+// parameter most.
 func readDir(root *os.Root, name string, most int) ([]fs.DirEntry, error) {
 	f, err := root.Open(name)
 	if err != nil {

@@ -133,7 +133,7 @@ func (r *automata) insert(secret string, cut bool) {
 		from := (8*shift + 5) / 6
 		both(r.base64, text[from:bits/6], MinSecret) // the characters that depend only on the secret
 		if len(text)-from >= MinSecret {
-			r.base64.insert(text[from:]) // at the text's end, the last one does, too
+			r.base64.insert(text[from:]) // at the text's end, the last character does, too
 		}
 	}
 

@@ -126,9 +126,9 @@ func (v *plainView) take(b byte, at int64) {
 	v.character(b, span{at, at + 1})
 }
 
-// escapedView reads text in lower case and undoes escapes, any number of times. These are those of JSON and JavaScript
-// (\n, \", \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line end, also an escaped one, as an
-// n. So a secret looks the same however often it was quoted.
+// escapedView reads text in lower case and undoes escapes, any number of times. The escapes are those of JSON and
+// JavaScript (\n, \", \u00e9, \xe9) and of URLs (%41, +). It drops backslashes, and reads a line end, also an escaped
+// one, as an n. So a secret looks the same however often it was quoted.
 type escapedView struct {
 	search
 	slash int64 // where the backslashes before the next character began, or never

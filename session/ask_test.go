@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// The limits of all steps of a session stop while it is asked about something, also for a step that starts then.
+// A question about a session stops the time limits of all its steps, and of steps that start during the question.
 func TestStepClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c stepClocks

@@ -31,9 +31,9 @@ func Limits(c *policy.Ceiling) policy.SessionLimits {
 }
 
 const (
-	mostUsualSessions = 64
-	minPaused         = 1 << 30
-	maxPaused         = 64 << 30
+	mostUsualSessions = 64       // sessions without a ceiling, however much memory there is
+	minPaused         = 1 << 30  // bytes of paused machines, on a host with little memory
+	maxPaused         = 64 << 30 // and on a host with much
 )
 
 // The time to wait before a new attempt when sessions use all the room: somebody has to end one.

@@ -415,7 +415,7 @@ func (s *Session) trust(ctx context.Context) error {
 	return nil
 }
 
-const maxBundle = 4 << 20
+const maxBundle = 4 << 20 // bytes of a machine's file of certificates
 
 // Redact returns a text from the machine without the session's secrets, as in its outputs. ReadFile and List redact
 // nothing.

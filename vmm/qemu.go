@@ -79,8 +79,8 @@ var prefixes = []string{"/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin"}
 // kvmProgram is the only QEMU on RHEL and similar systems, for the host's architecture.
 const kvmProgram = "/usr/libexec/qemu-kvm"
 
-// locate returns the path of an architecture's QEMU: the one that Variable names, on PATH, in one of the prefixes,
-// RHEL's, or one that was installed with this program.
+// locate returns the path of an architecture's QEMU. The first of these counts: the path in Variable, PATH, the
+// prefixes, RHEL's program, the one installed with unitask.
 func locate(arch Arch) (string, error) {
 	name := programs[arch]
 	if named := os.Getenv(Variable); named != "" {

@@ -47,8 +47,7 @@ func standIn(t *testing.T, q QEMU, cfg Config, script string) Exit {
 	return exit
 }
 
-// What a machine's end says of its guest: QEMU's own failures differ from a status of the guest, and a warning is not a
-// failure.
+// The end of a machine distinguishes failures of QEMU from a status of the guest, and a warning is not a failure.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string

@@ -255,7 +255,7 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 	}
 }
 
-// settled waits until something was sent. An interpreter that does not read it is killed.
+// settled waits until a message was sent. An interpreter that does not read it is killed.
 func (in *Interpreter) settled(sent <-chan error) bool {
 	select {
 	case <-sent:

@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/guest"
 )
 
-// If a command's standard input had an error, it has failed, whatever its exit code.
+// A command whose standard input had an error has failed, whatever its exit code.
 func TestInputThatBreaks(t *testing.T) {
 	t.Parallel()
 	c := open(t)

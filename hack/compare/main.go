@@ -3,8 +3,8 @@
 //
 //	make compare COMPAREFLAGS="-n 5 -only quicksand"
 //
-// It needs Python with venv, and PyPI. Others' packages go into the folder -cache, which later calls use again. What a
-// host lacks is left out, with the reason.
+// It needs Python with venv, and PyPI. Others' packages go into the folder -cache, which later calls use again. It
+// leaves out systems that the host lacks, and says why.
 package main
 
 import (

@@ -30,8 +30,8 @@ type Package struct {
 
 // Bounds of an index. Debian's has 70 000 packages.
 const (
-	maxIndexLine = 1 << 20
-	maxIndexed   = 500_000
+	maxIndexLine = 1 << 20 // bytes
+	maxIndexed   = 500_000 // packages
 )
 
 // packageName is the form of a package's name (deb-control(5)). Entries with other names are left out, because a name

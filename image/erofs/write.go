@@ -30,7 +30,7 @@ const (
 	magic       = 0xe0f5e1e2
 	inodeSize   = 32
 	direntSize  = 12
-	maxName     = 255
+	maxName     = 255 // bytes of a name in a folder
 	// extentSize is the number of bytes compressed together: reading any byte unpacks the whole extent. LZ4 looks back no
 	// further.
 	extentSize = 64 << 10

@@ -25,10 +25,10 @@ var DefaultLimits = Limits{Bytes: 16 << 30, Entries: 500_000, Layers: 256}
 
 // Bounds on the files of any filesystem.
 const (
-	maxPath  = 4096
-	maxName  = 255
-	maxDepth = 128 // folders; no real image has deeper ones
-	maxHops  = 64  // links that lead to links
+	maxPath  = 4096 // bytes of a path
+	maxName  = 255  // bytes of a name in a folder
+	maxDepth = 128  // folders; no real image has deeper ones
+	maxHops  = 64   // links that lead to links
 )
 
 // maxKept bounds how much of an image's file is read here: users are in the first lines.

@@ -65,8 +65,8 @@ const (
 	magic      = "NVMTFS"
 	version    = 5
 
-	maxLabel = 31 // bytes
-	maxName  = 255
+	maxLabel = 31  // bytes
+	maxName  = 255 // bytes of a name in a folder
 )
 
 // Type is the result of FileSystem.Type; go-diskfs numbers its own types from 0 up.

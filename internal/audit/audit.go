@@ -3,7 +3,7 @@
 // head that is stored elsewhere, later changes and removals of lines are detected. The log can't stop anybody who
 // may write the home: without such a head it only reveals accidents.
 //
-// Package unitask appends; package cli lists, verifies and exports.
+// The packages that run, build, approve or change something append; package cli lists, verifies and exports.
 package audit
 
 import (

@@ -56,11 +56,11 @@ type Custom struct {
 
 const (
 	CustomSchema   = 1
-	MaxLockText    = 32 << 20
-	MaxLockNesting = 40      // levels of brackets in a lock file
-	MaxLockValues  = 1 << 20 // and values
-	MaxTops        = 16
-	MaxFolders     = 1000 // bytes of contract.FoldersFile, which PID 1 reads
+	MaxLockText    = 32 << 20 // bytes of a lock file
+	MaxLockNesting = 40       // levels of brackets in a lock file
+	MaxLockValues  = 1 << 20  // and values
+	MaxTops        = 16       // folders that a guest mounts from the disk as a whole
+	MaxFolders     = 1000     // bytes of contract.FoldersFile, which PID 1 reads
 	LockFileEnds   = ".lock.json"
 )
 

@@ -208,7 +208,7 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 	}
 	for _, id := range ids {
 		p, err := machine.ReadPause(paused.Folder(id))
-		if errors.Is(err, fs.ErrNotExist) { // it has not been paused yet, or is going
+		if errors.Is(err, fs.ErrNotExist) { // it has not been paused yet, or is being removed
 			continue
 		}
 		if err != nil {

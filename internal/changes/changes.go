@@ -35,12 +35,12 @@ import (
 
 // Limits of a set, and of a home's applied sets and its others.
 const (
-	maxCompared  = 100_000
-	maxChanges   = 1000
-	maxFileBytes = 64 << 20
+	maxCompared  = 100_000   // files of a proposal that are compared
+	maxChanges   = 1000      // files that a set changes
+	maxFileBytes = 64 << 20  // of one file
 	maxSetBytes  = 256 << 20 // of the texts before and after the change
-	maxSets      = 200
-	maxKept      = 1 << 30
+	maxSets      = 200       // applied sets of a home, and as many others
+	maxKept      = 1 << 30   // bytes of all applied sets, and of all others
 )
 
 // State is the state of a set.
@@ -188,8 +188,8 @@ func (s *Store) fill(set *Set, root *os.Root, files []File) (left []export.Left,
 	return left, nil
 }
 
-// compare adds a change to the set if a file differs from the one that is there. reason explains why it can't be
-// changed; size is that of both texts, which have most bytes.
+// compare adds a change to the set if a file differs from the existing one. reason explains why the file can't be
+// changed. size is the size of both texts, at most the parameter most.
 func (s *Store) compare(set *Set, root *os.Root, f File, most int64) (reason string, size int64, err error) {
 	old, st, err := OpenFile(root, f.Path)
 	if err != nil {

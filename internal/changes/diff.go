@@ -17,8 +17,8 @@ import (
 
 // Limits of what a diff shows. Of a larger text, and of texts after these bytes, it has only the size and the digest.
 const (
-	maxShown = 1 << 20
-	maxDiff  = 16 << 20
+	maxShown = 1 << 20  // bytes of one text
+	maxDiff  = 16 << 20 // bytes of all texts
 )
 
 // Diff writes the set as a unified diff, and returns how many files it does not show as text. Untrusted code or a model

@@ -132,7 +132,7 @@ func TestUsersText(t *testing.T) {
 	})
 }
 
-// What a resumed change can't find is left, and can be undone later.
+// A resumed change leaves the files that it can't find; a later undo can restore them.
 func TestResumed(t *testing.T) {
 	t.Run("a file that is gone after a crash", func(t *testing.T) {
 		p := newPlace(t, map[string]string{"a": "a", "b": "b"})

@@ -56,7 +56,7 @@ func (c *connection) ask(line string) string {
 	return c.out.Text()
 }
 
-// Errors come in the protocol's terms, and the connection goes on.
+// Errors come in the protocol's terms, and the connection continues.
 func TestErrors(t *testing.T) {
 	c := connect(t)
 	for _, row := range [][2]string{

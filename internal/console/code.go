@@ -72,7 +72,7 @@ func asked(r *http.Request) (req unitask.Request, err error) {
 	return req, err
 }
 
-// start runs the form's code under the home's ceiling, and leads to the run's page once it has a record.
+// start runs the form's code under the home's ceiling, and redirects to the run's page once it has a record.
 func (c *Console) start(w http.ResponseWriter, r *http.Request) {
 	within(w, actionTime)
 	req, err := asked(r)
@@ -120,7 +120,7 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request) {
 	c.await(w, r, id, failed)
 }
 
-// await leads to the page of a run that has begun, or says why it has not.
+// await redirects to the page of a run that has begun, or shows why it has not begun.
 func (c *Console) await(w http.ResponseWriter, r *http.Request, id chan string, failed chan error) {
 	select {
 	case id := <-id:

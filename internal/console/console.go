@@ -73,8 +73,8 @@ type Console struct {
 	going  sync.WaitGroup
 
 	cookie, form string // secrets of the one session
-	// base is the folder of all pages. A browser sends the cookie to all ports of this host, but below this path only:
-	// servers at other ports, as a run's, must not get it.
+	// base is the folder of all pages. A browser sends the cookie to all ports of this host, but only below this path.
+	// Servers at other ports, such as a run's, must not get it.
 	base     string
 	mu       sync.Mutex
 	link     string // "" once it was used

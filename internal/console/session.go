@@ -97,7 +97,7 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request) {
 	c.to(w, r, at(answer.Sessions[0].ID))
 }
 
-// step runs code in a session. A step that takes longer goes on, and the session's page follows it.
+// step runs code in a session. A longer step continues, and the session's page follows it.
 func (c *Console) step(w http.ResponseWriter, r *http.Request) {
 	id := r.PostForm.Get("session")
 	code := strings.ReplaceAll(r.PostForm.Get("code"), "\r\n", "\n")

@@ -108,7 +108,7 @@ func TestAttackRemovedBuilds(t *testing.T) {
 	attack.Check(t, "the start of one", "not found", outcome(b.start(last, func() {})))
 }
 
-// A build that a mistake of the server ends leaves no session, and one whose session has ended is no template any more.
+// A build that ends by a mistake of the server leaves no session. A template whose session has ended is gone.
 func TestAttackLostBuilds(t *testing.T) {
 	a := newAPI(t, true)
 	type action = struct {

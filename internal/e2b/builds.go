@@ -25,15 +25,15 @@ import (
 
 // Limits of a caller's templates.
 const (
-	maxBuilds     = 50 // builds, in whatever state, and templates
-	maxBuilding   = 2  // builds at once
-	maxSteps      = 500
-	maxTags       = 20 // of one build
-	maxName       = 128
+	maxBuilds     = 50      // builds, in whatever state, and templates
+	maxBuilding   = 2       // builds at once
+	maxSteps      = 500     // of one template
+	maxTags       = 20      // of one build
+	maxName       = 128     // bytes of NAME:TAG
 	maxBuildLog   = 4 << 20 // bytes of a build's log
 	maxKeptLogs   = 8 << 20 // bytes of the logs of a caller's ended builds
-	maxLogEntries = 20_000
-	maxLogPage    = 1000
+	maxLogEntries = 20_000  // of one build
+	maxLogPage    = 1000    // entries of one answer
 	buildTime     = 30 * time.Minute
 )
 
@@ -73,7 +73,7 @@ type build struct {
 	mu       sync.Mutex
 	state    string
 	ended    time.Time
-	cancel   context.CancelFunc // while it goes on
+	cancel   context.CancelFunc // while the build is in progress
 	log      []buildLine
 	logBytes int
 	reason   *buildReason
@@ -337,7 +337,7 @@ func (one *build) now() (string, *snapshot) {
 func (one *build) tell(level, step, message string) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if !one.ended.IsZero() { // of the start command, which goes on
+	if !one.ended.IsZero() { // of the start command, which still runs
 		return
 	}
 	if one.logBytes += len(message); one.logBytes > maxBuildLog || len(one.log) >= maxLogEntries {

@@ -91,7 +91,7 @@ func (in *recipe) base() (string, error) {
 	return in.FromImage, nil
 }
 
-// buildRun is a build that goes on: a session, and what the steps so far have set.
+// buildRun is a build in progress: a session, and what the steps so far have set.
 type buildRun struct {
 	server     *Server
 	caller     unitask.Caller
@@ -347,7 +347,8 @@ const (
 	readyPeriod = time.Second
 )
 
-// boot starts the template's start command, which goes on in the sandboxes, and waits until it is ready.
+// boot starts the template's start command, which continues in the sandboxes, and waits until the ready command
+// succeeds.
 func (b *buildRun) boot(ctx context.Context) error {
 	var ended chan error
 	if b.recipe.Start != "" {

@@ -24,7 +24,7 @@ func messages() map[string]any {
 	}
 }
 
-// What is written is read as it was, in both forms.
+// Decoding returns the encoded values, in both forms.
 func TestCodecs(t *testing.T) {
 	for name, m := range messages() {
 		for form, c := range map[string]interface {

@@ -84,8 +84,8 @@ func (r *replayed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// again returns a reader of the same bytes from the first on. It waits for a Read that goes on: the first reader gets
-// no more. ok is false if too many were read.
+// again returns a reader of the same bytes from the first on. It waits for a Read in progress: the first reader gets no
+// more. ok is false if too many were read.
 func (r *replayed) again() (all io.Reader, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

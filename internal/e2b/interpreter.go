@@ -20,10 +20,10 @@ import (
 
 // Limits of the code interpreter.
 const (
-	maxContexts = 32
-	maxCode     = 4 << 20  // bytes of a request
-	maxMessage  = 12 << 20 // bytes of a message from a kernel: a picture, in base64
-	maxPrinted  = 128 << 20
+	maxContexts = 32              // of one sandbox
+	maxCode     = 4 << 20         // bytes of a request
+	maxMessage  = 12 << 20        // bytes of a message from a kernel: a picture, in base64
+	maxPrinted  = 128 << 20       // bytes that one execution prints
 	interrupts  = 5 * time.Second // how long code may take to end after an interrupt
 )
 

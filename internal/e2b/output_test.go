@@ -20,7 +20,7 @@ func bounded(ok bool) string {
 	return "not bounded"
 }
 
-// What a sandbox prints for clients that do not read it takes a bounded room.
+// Output for clients that do not read takes bounded memory.
 func TestAttackUnreadOutput(t *testing.T) {
 	var o output
 	quiet := o.subscribe()
@@ -42,7 +42,7 @@ func TestAttackUnreadOutput(t *testing.T) {
 		bounded(o.subscribe() == nil && len(o.readers) == maxReaders))
 }
 
-// What a kernel sends while nobody runs code takes a bounded room, and ends a kernel that sends more.
+// A kernel's messages while nobody runs code take bounded memory. A kernel that sends more is ended.
 func TestAttackKernelMessages(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty lines": strings.Repeat("\n", 1<<20), "short lines": strings.Repeat("{}\n", 1<<20),

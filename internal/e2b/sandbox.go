@@ -17,11 +17,11 @@ import (
 
 // Limits of sandboxes.
 const (
-	defaultTimeout   = 15 * time.Second
-	defaultTimeoutV2 = 5 * time.Minute
-	maxTimeout       = 24 * time.Hour
-	maxMetadata      = 64 << 10 // bytes of names and values, also of variables
-	maxSandboxes     = 1000     // of this server, paused ones included
+	defaultTimeout   = 15 * time.Second // of the first version of the API
+	defaultTimeoutV2 = 5 * time.Minute  // of its second version
+	maxTimeout       = 24 * time.Hour   // that a client may set
+	maxMetadata      = 64 << 10         // bytes of names and values, also of variables
+	maxSandboxes     = 1000             // of this server, paused ones included
 )
 
 // sandbox is a session with what the API adds to it.

@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// The files of COPY steps come before the build, by a URL that needs no key. They lie in files without a name, which go
-// with the server.
+// The files of COPY steps come before the build, by a URL that needs no key. The server keeps them in unnamed files,
+// which disappear when it ends.
 
 // Limits of the files for builds.
 const (

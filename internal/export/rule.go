@@ -3,7 +3,7 @@
 // RunByTools), and every file is complete or does not exist. The package never replaces a file without a request, never
 // follows a link and never sets an executable bit.
 //
-// Packages record, hostfiles and cli call it.
+// Packages record, hostfiles, changes, project, session and cli call it.
 package export
 
 import (

@@ -2,7 +2,7 @@
 // where the next requests go, by redirects and by the addresses that it names. So only the server that the user named
 // may be in a private network. The package checks every other address at the socket, after the name's lookup. A proxy
 // of the host does the lookup itself; the package then checks names as far as it can. It keeps nothing between
-// requests. Packages image, image/oci and mcp call it.
+// requests. Packages image, selfupdate, web and mcp call it.
 package fetch
 
 import (

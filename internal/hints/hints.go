@@ -1,5 +1,5 @@
-// Package hints describes what a run seems to have lacked, and what provides it. The engine and sessions call it with
-// what they observed. It starts nothing. On the host, it looks only for files that the ceiling would grant.
+// Package hints describes what a run seems to have lacked, and what provides it. The engine calls it with what it
+// observed of a run or a step. It starts nothing. On the host, it looks only for files that the ceiling would grant.
 package hints
 
 import (

@@ -1,5 +1,5 @@
 // Package history writes the record of a run, and reads records: lists, one run with its files, and requests that
-// repeat a run. It runs nothing. Package unitask writes; the front ends read.
+// repeat a run. It runs nothing. The engine and sessions write; the front ends read.
 package history
 
 import (

@@ -146,7 +146,7 @@ type RecordedStep struct {
 	Env        map[string]string
 	Background bool
 	Timeout    time.Duration
-	// Ended is how it ended then, or nil if its process ended before.
+	// Ended is the recorded result, or nil if the session's process ended before the step did.
 	Ended *run.Result
 }
 

@@ -35,15 +35,15 @@ type call struct {
 	lease  func() // releases its memory, when it is answered
 }
 
-// began notes that an operation with an Idempotency-Key has begun something: a run or a session with an id. A later
-// request with the key does not begin it again.
+// began notes that an operation with an Idempotency-Key has begun a run or a session with an id. A later request with
+// the key does not begin it again.
 func (c *call) began(id string) {
 	if c.key != nil {
 		c.key.began(id)
 	}
 }
 
-// keepLease passes the call's memory on to something that goes on after the answer; release releases it.
+// keepLease passes the call's memory on to work that continues after the answer; release releases it.
 func (c *call) keepLease() (release func()) {
 	release, c.lease = c.lease, func() {}
 	return release

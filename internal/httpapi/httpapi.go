@@ -76,7 +76,7 @@ type Server struct {
 	feeds      feeds
 	keys       keys
 	sessions   sessions
-	going      sync.WaitGroup // what goes on without a request that the HTTP server waits for
+	going      sync.WaitGroup // work that continues without a request that the HTTP server waits for
 }
 
 // New returns a server.

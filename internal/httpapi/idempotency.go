@@ -16,8 +16,8 @@ import (
 // keyHeader is the header with a client's key, and replayedHeader marks an answer to an earlier request.
 const keyHeader, replayedHeader = "Idempotency-Key", "Idempotency-Replayed"
 
-// once carries out a call with a key, which goes on if its client goes away. If an earlier call had the key, it joins
-// that one, or returns what it answered.
+// once carries out a call with a key. The call continues if its client disconnects. If an earlier call had the key, it
+// joins that one, or returns what it answered.
 func (s *Server) once(c *call, op *described, key string, do operation) (*answer, error) {
 	done, err := s.shared.Begin() // also for the file
 	if err != nil {

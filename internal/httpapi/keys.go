@@ -24,8 +24,8 @@ import (
 // Limits of keys. None is forgotten to make room: its request could begin again.
 const (
 	keyTime       = 24 * time.Hour
-	maxKeys       = 100_000
-	maxCallerKeys = 10_000
+	maxKeys       = 100_000  // of all callers
+	maxCallerKeys = 10_000   // of one caller
 	maxKeyBytes   = 64 << 20 // of all files of a caller
 	maxStored     = 64 << 10 // bytes of an answer to store; a run's record has longer ones
 	maxKeyFile    = 1 << 20  // bytes of a file that is read: its JSON escapes the answer's
@@ -118,7 +118,7 @@ func (k *keyed) load() error {
 	if err == nil {
 		err = errors.Join(json.NewEncoder(f).Encode(k.stored), f.Sync(), f.Close())
 	}
-	if err != nil { // as on a full disk: nothing has begun, and no file may say so
+	if err != nil { // as on a full disk: nothing has begun, so no file may claim a beginning
 		if f != nil {
 			_ = os.Remove(k.path())
 		}

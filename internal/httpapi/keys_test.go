@@ -47,7 +47,7 @@ func TestKeys(t *testing.T) {
 	}
 	again.close()
 
-	// An answer that is too long leaves the id of what it is about.
+	// Of an answer that is too long, the key keeps the id of the run or session.
 	k = begun(t, &next, dir, "alice", "long")
 	k.began("id")
 	k.answered(&answer{Body: strings.Repeat("x", maxStored)})

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is wrong with a request is told in words, with the place, and without the request's whole text.
+// Errors about a request are sentences. They name the place, and do not repeat the whole request.
 func TestPlainErrors(t *testing.T) {
 	a := newAPI(t, setup{})
 	for _, c := range []struct {

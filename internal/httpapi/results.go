@@ -29,9 +29,9 @@ type runResult struct {
 	Cut []string `json:"cut,omitempty"`
 }
 
-// resultOf returns a result with what its record has of the streams. Without memory for them it leaves them out: the
-// run has ended, and asking again would not be better. more is the size of the rest's JSON, in bytes: a call draws
-// memory once.
+// resultOf returns a result with the recorded streams. If the budget has no memory for the streams, resultOf leaves
+// them out, because the run has ended and can't be repeated. more is the size of the rest's JSON, in bytes: a call
+// draws memory once.
 func (s *Server) resultOf(ctx context.Context, res *unitask.Result, more int64) *runResult {
 	var bytes int64
 	files, sizes := map[string]*os.File{}, map[string]int64{}

@@ -149,10 +149,10 @@ func (s *Server) createRun(c *call) (*answer, error) {
 		Body: runState{id, record.Running}}, nil
 }
 
-// errPanic is the outcome of something that a mistake of this server has ended.
+// errPanic is the error of a call that a mistake of this server has ended.
 var errPanic = &unitask.HostError{Op: "run", Err: errors.New("a mistake of the server; its log has the details")}
 
-// recovering runs something. If it panics, recovering logs that, and returns an error instead, also to failed.
+// recovering calls do. If do panics, recovering logs the panic, passes errPanic to failed, and returns it.
 func (s *Server) recovering(do func() (*unitask.Result, error), failed func(error)) (res *unitask.Result, err error) {
 	defer func() {
 		if what := recover(); what != nil {

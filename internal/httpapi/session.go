@@ -207,7 +207,7 @@ func (s *Server) extendSession(c *call) (*answer, error) {
 	return s.change(c, func(of *unitask.Session) error { return of.Extend(c.r.Context(), seconds(in.LifeSeconds)) })
 }
 
-// change does something to a session, and returns how it is then.
+// change changes a session, and answers with its new state.
 func (s *Server) change(c *call, do func(*unitask.Session) error) (*answer, error) {
 	of, err := s.session(c)
 	if err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What a hostile server in a machine answers reaches the client, and not its browser's origin.
+// Answers of a hostile server in a machine reach the client, but not its browser's origin.
 func TestAttackPorts(t *testing.T) {
 	s := newSessionServer(t, true)
 	at := s.start(nil)

@@ -46,7 +46,7 @@ func (s *sessionServer) examples() map[string]json.RawMessage {
 	return all
 }
 
-// Another caller's session is none, whatever is asked of it. The document's operations are all of them.
+// Every operation of the document answers for another caller's session as for an unknown one.
 func TestAttackOthersSession(t *testing.T) {
 	s := newSessionServer(t, true)
 	at := s.start(nil)
@@ -249,7 +249,7 @@ func TestAttackSlowReaders(t *testing.T) {
 	}
 }
 
-// A caller starts no more than its share of what goes on without a request.
+// A caller gets no more than its share of the work that continues without a request.
 func TestAttackManyCommands(t *testing.T) {
 	s := newSessionServer(t, true)
 	at := s.start(nil)

@@ -61,8 +61,8 @@ func (s *Server) files(c *call, user string, names ...string) (*session.Files, e
 	return of.FilesAs(cmp.Or(user, "user"))
 }
 
-// named returns the error of an operation on a file with the name that the caller gave it, and nothing else of its
-// text: an absolute path in an error may be one of the host, and would be hidden. Other errors stay as they are.
+// named returns the error of an operation on a file with only the caller's name for the file. An absolute path in the
+// original error may be the host's, and would be hidden. Other errors stay as they are.
 func named(c *call, name string, err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {

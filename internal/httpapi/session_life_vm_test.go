@@ -11,7 +11,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A secret of a session does not come back, by whatever way the code's output does.
+// No way by which the code's output leaves a session returns its secrets.
 func TestAttackSessionSecrets(t *testing.T) {
 	const secret = "very-secret-value-of-the-server"
 	t.Setenv("API_TOKEN", secret)
@@ -129,7 +129,7 @@ func TestSessionResumes(t *testing.T) {
 	}
 }
 
-// A server that closes ends what goes on, and waits for no command without an end.
+// A server that closes ends all work, and does not wait for endless commands.
 func TestSessionsClose(t *testing.T) {
 	s := newSessionServer(t, true)
 	at := s.start(nil)

@@ -148,7 +148,7 @@ func (s *Server) attended(c *call, do func(context.Context) (*unitask.Result, er
 	return &answer{Body: s.sessionResultOf(c.caller, res, true)}, nil
 }
 
-// started is something that has begun, in an answer.
+// started is the answer about work that has begun.
 type started struct {
 	RunID   string `json:"runId"`
 	Session string `json:"session"`

@@ -16,7 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A client that stops in the middle of an upload ends it, and one that goes on does not.
+// A client that stops in the middle of an upload ends it, and a client that continues does not.
 func TestAttackSlowUpload(t *testing.T) {
 	got := make(chan error, 1)
 	hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -30,13 +30,13 @@ const Extension = ".toml"
 
 // Limits of a file's contents, including the files that it begins with.
 const (
-	maxText        = 256 << 10
-	maxChain       = 8
-	maxEntries     = 100
-	maxValue       = 32 << 10
-	maxDescription = 300
-	maxModule      = 200
-	maxStep        = 16 << 10
+	maxText        = 256 << 10 // bytes of the file
+	maxChain       = 8         // files that begin with one another
+	maxEntries     = 100       // of one list
+	maxValue       = 32 << 10  // bytes of a variable's value
+	maxDescription = 300       // bytes
+	maxModule      = 200       // bytes of the name of a module that is imported ahead
+	maxStep        = 16 << 10  // bytes of a step of run
 )
 
 // Environment is an image as described by its file and the files that it begins with.

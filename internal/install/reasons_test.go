@@ -111,7 +111,7 @@ func TestNoCompiler(t *testing.T) {
 }
 
 // A package that prints the message about a missing compiler, and then uses up its time or memory, gets no second
-// machine. That would have three times the time.
+// machine. A second machine would give it three times the time.
 func TestAttackNoCompiler(t *testing.T) {
 	const said = "error: command 'gcc' failed: No such file or directory\n"
 	for outcome, want := range map[run.Outcome]bool{

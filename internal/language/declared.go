@@ -25,8 +25,8 @@ var DeclaredKeys = []string{"name", "extensions", "check", "compile", "run"}
 
 // Limits of a declaration.
 const (
-	maxDeclaredExtensions = 8
-	maxDeclaredArgs       = 64
+	maxDeclaredExtensions = 8       // file name extensions of a language
+	maxDeclaredArgs       = 64      // words of a command line
 	maxDeclaredArg        = 1 << 10 // bytes
 )
 
@@ -133,7 +133,7 @@ func Declares(image string) bool {
 	return l != nil && l.Name == "shell"
 }
 
-// Language returns the language, which runs in an image over a bundled one, whose bash starts the commands.
+// Language returns the language. It runs in an image over a bundled image, whose bash starts the commands.
 func (d *Declared) Language(im Image, base *Language) *Language {
 	l := *base
 	l.Name, l.others, l.Extensions, l.About, l.Images = d.Name, nil, d.Extensions, d.Name, []Image{im}

@@ -39,7 +39,7 @@ func TestOlderImages(t *testing.T) {
 	if want := []string{"python@3.11", "data@3.11"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
 	}
-	// Nothing is in an older lock that no image has.
+	// An older release's lock has only parts that some image needs.
 	locked, err := image.Lock(image.AMD64)
 	if err != nil {
 		t.Fatal(err)

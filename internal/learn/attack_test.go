@@ -54,7 +54,7 @@ type probe struct {
 	method, path string
 }
 
-// may reports whether grants allow a probe, and the netlog's lines about it.
+// may reports whether grants allow a probe, and returns the netlog's lines about it.
 func may(granted policy.Effective, p probe) (log []netstack.Decision, ok bool) {
 	j := judgeOf(granted)
 	rule, _ := netstack.Decide(j.connections, p.host, netip.Addr{}, p.port)

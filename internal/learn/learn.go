@@ -25,7 +25,7 @@ const (
 	MaxRuns      = 1000
 	maxTargets   = 10_000    // different hosts, requests and tools of all runs
 	maxChecks    = 100_000   // different requests of each run, in all, that the proposal is checked with
-	maxLogBytes  = 512 << 20 // of each log of a run; what is beyond is not read, and said so
+	maxLogBytes  = 512 << 20 // of each log of a run; a note says that the rest was not read
 	maxLogLine   = 8 << 20   // bytes of a line; the rest of its log is not read
 	maxHostRules = 32        // by method and path, of one host
 	maxPathKnown = 300       // bytes; the netlog cuts longer paths, and longer names of tools are not read
@@ -256,8 +256,8 @@ func (s *source) inspected(name string) (read, ruled bool) {
 	return read, ruled
 }
 
-// within returns the rule by method and path that allowed a request, if the rules about the host are one list and only
-// allow: then it may be proposed as it is.
+// within returns the rule by method and path that allowed a request, if one list has all rules about the host and they
+// only allow. Then the rule may be proposed unchanged.
 func (s *source) within(name, rule string) (text string) {
 	set := -1
 	for _, r := range s.granted.AllowHTTP {

@@ -51,7 +51,7 @@ func (l *learner) propose() (*Proposal, error) {
 	return p, nil
 }
 
-// mixes reports whether a line would give the requests of one run to a port that only another run had. Rules by method
+// mixes reports whether a line would allow one run's requests at a port that only another run reached. Rules by method
 // and path hold for all ports of a host. The check lists what is left out.
 func (l *learner) mixes(line Line) bool {
 	rule, err := policy.ParseNetRule(line.Rule)
@@ -80,8 +80,8 @@ func (l *learner) mixes(line Line) bool {
 	return slices.ContainsFunc(l.sources, func(s *source) bool { return runs[s.id] && !grants(s) })
 }
 
-// requestLines returns the rules by method and path. without are hosts that must not be proposed, since no rule can be
-// written for what they were sent, and without one more would be allowed than was.
+// requestLines returns the rules by method and path. without are the hosts that must not be proposed: no rule can
+// express the requests to them, and a wider rule would allow other requests.
 func (l *learner) requestLines() (lines []Line, without map[string]bool) {
 	byHost := map[string][]httpUse{}
 	for use := range l.http {
@@ -235,7 +235,8 @@ type netLine struct {
 	denied bool
 }
 
-// mayStand reports whether a wildcard may be proposed: rules about requests would not cover the other hosts below it.
+// mayStand reports whether a wildcard may be proposed. It may not if rules by method and path exist for hosts below it:
+// they would not cover the others.
 func (l *learner) mayStand(within policy.NetRule) bool {
 	return within.Wildcard && !slices.ContainsFunc(l.sources, func(s *source) bool {
 		return slices.ContainsFunc(s.granted.AllowHTTP, func(r policy.HTTPRule) bool { return r.Concerns(within) })

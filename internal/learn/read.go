@@ -194,7 +194,7 @@ func plainMethod(method string) bool {
 	return err == nil && r.Methods == method && !strings.Contains(method, ",")
 }
 
-// carried notes a host that the code named on a connection for another host. Only a wildcard allows both.
+// carried notes a host that a request named on a connection to another host. Only a wildcard allows both.
 func (l *learner) carried(src *source, name string) {
 	for key, list := range map[string][]policy.NetRule{"allowNet": src.granted.AllowNet, "ask": src.granted.Ask} {
 		for _, rule := range list {

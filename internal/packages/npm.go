@@ -15,8 +15,8 @@ import (
 
 // Bounds of npm's own lock.
 const (
-	maxNpmNesting = 32
-	maxNpmValues  = 1 << 18
+	maxNpmNesting = 32      // brackets in one another
+	maxNpmValues  = 1 << 18 // JSON values
 )
 
 // CheckNpm returns an error if npm's own lock, which others may have written, is wrong. There may be no lock.

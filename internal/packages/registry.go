@@ -1,6 +1,6 @@
 // Package packages keeps the packages of a home's runs, and knows their registries: those that the host's own pip and
-// npm are configured for. It starts nothing, and treats a registry's answers as data: packages are built in a machine
-// (unitask).
+// npm are configured for. It starts nothing, and treats a registry's answers as data: package install builds packages
+// in a machine.
 package packages
 
 import (

@@ -62,8 +62,8 @@ const (
 	MaxFiles = 60_000
 	MaxBytes = 1 << 30
 	maxLock  = 16 << 20 // bytes of its text
-	maxDepth = 100
-	maxPath  = 1000
+	maxDepth = 100      // folders in one another
+	maxPath  = 1000     // bytes of a path
 
 	maxLeftOut = 20 // names of omitted links; more would not help
 )

@@ -1,5 +1,6 @@
 // Package paused manages the sessions that no process holds: machines on a home's disk, each with a note of what its
-// resumption needs. Session daemons, the fleet and MCP list them; package unitask writes and resumes them.
+// resumption needs. Session daemons, the fleet and MCP list them; package session writes and resumes them. The lock of
+// a paused session's record is free (record.Store.Held): a process that resumes the session takes it.
 package paused
 
 import (

@@ -140,7 +140,8 @@ func (p *Program) runner() string {
 	return p.Language.Runner
 }
 
-// main returns the path of the program that runs: the code, or its runner, which is where no file of a request can be.
+// main returns the path of the program that runs: the code or its runner. No file of a request can be at the runner's
+// path.
 func (p *Program) main() string {
 	if p.runner() != "" {
 		return contract.UnitaskDir + "/check" + cmp.Or(p.Language.RunnerExtension, p.Language.Extensions[0])

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/export"
 )
 
-// ConflictEnding is the end of the name of the session's text of a file, beside the host's, if both sides changed the
-// same lines.
+// ConflictEnding ends the name of a file with the session's text. If session and host changed the same lines, it lies
+// beside the host's file.
 const ConflictEnding = ".conflict"
 
 // Proposal is what would change in the project's folder.
@@ -96,7 +96,7 @@ func (p *proposing) one(i int) error {
 	return nil
 }
 
-// same reports whether two names are those of one file here, as where the case of names does not matter.
+// same reports whether two names lead to one file here, as on a disk that ignores case.
 func (p *proposing) same(a, b string) bool {
 	one, errA := p.root.Lstat(a)
 	other, errB := p.root.Lstat(b)

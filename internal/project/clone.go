@@ -55,8 +55,8 @@ var (
 
 // The limits of a file of refs, and of one ref, in bytes.
 const (
-	maxSmall = 16 << 20
-	maxRef   = 1 << 10
+	maxSmall = 16 << 20 // bytes of a file of refs
+	maxRef   = 1 << 10  // bytes of one ref
 )
 
 // Put implements hostfiles.Guest. What a clone does not get is left out: configuration, hooks, remotes, the index.

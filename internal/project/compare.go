@@ -109,7 +109,7 @@ func folderOf(name string) string {
 	return ""
 }
 
-// add adds what one entry may have become. moved means that its folder is not the one that the session got.
+// add adds the possible change of one entry. moved means that another folder is now in the place of its folder.
 func (c *Changes) add(was *File, e Entry, moved bool) {
 	change := Change{Path: e.Path}
 	if was != nil {

@@ -22,10 +22,10 @@ const (
 
 // Limits of a listing.
 const (
-	maxEntries = 400_000
+	maxEntries = 400_000   // files and folders
 	MaxListing = 128 << 20 // bytes
-	maxDepth   = 200
-	maxLink    = 4095 // bytes of a link's target, the most that Linux has
+	maxDepth   = 200       // folders in one another
+	maxLink    = 4095      // bytes of a link's target, the most that Linux has
 )
 
 // ListScript lists the folder $1 of a machine, by GNU find. Files whose state changed behind the time $2 have all their

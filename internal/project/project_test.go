@@ -158,8 +158,8 @@ func TestCompareAgain(t *testing.T) {
 	}
 }
 
-// Whatever a machine says about its files, no name leads out of the folder, and no text is used that is not the one
-// that its digest is of.
+// Whatever a machine reports about its files, no name leads out of the folder, and only texts with the right digest are
+// used.
 func TestAttackListing(t *testing.T) {
 	for name, text := range map[string]string{
 		"a path that leads out": string(listing("f644 1 1.0 ../x")),

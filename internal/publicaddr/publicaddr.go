@@ -1,6 +1,6 @@
 // Package publicaddr decides which addresses a name under foreign control may lead to. Only public Internet addresses
 // are allowed, and none of this host or its network. It judges an address alone, and never looks up or dials anything.
-// Packages netstack, for machines, and fetch, for the host itself, call it.
+// Package netstack calls it for machines, packages fetch and install for the host itself.
 package publicaddr
 
 import (

@@ -38,7 +38,7 @@ func Open(name string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// Read returns the content of a regular file. A file with more than most bytes is an error.
+// Read returns the content of a regular file. A file larger than the parameter most is an error.
 func Read(name string, most int64) ([]byte, error) {
 	f, _, err := Open(name)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	smallTime    = 2 * time.Minute // for a small file
 	archiveTime  = 2 * time.Hour   // for an archive
-	maxRedirects = 10
+	maxRedirects = 10              // of one download
 )
 
 // open returns a file of a release: from a folder, or from an address. The caller closes it.

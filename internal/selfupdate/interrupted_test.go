@@ -12,7 +12,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What a killed update leaves at each step does not hinder the next command, and loses no program.
+// An update killed at any step does not hinder the next command, and loses no program.
 func TestAttackInterruptedUpdate(t *testing.T) {
 	public, private := pair(t)
 	next := release(t, private, "v1.3.0", packed(t, tar.Header{Name: inArchive}, program("v1.3.0")))

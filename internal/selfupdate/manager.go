@@ -21,9 +21,9 @@ const askTime = 10 * time.Second
 // wheels is where pip records a wheel, seen from the folder of the programs that the wheel has installed.
 const wheels = "../lib*/python*/*-packages/unitask-*.dist-info"
 
-// managers are the package managers that unitask's packages are for, in the order in which they are tried. One owns a
-// program if the path contains a text, if there is a file seen from the program's folder, or if a command that gets the
-// path succeeds.
+// managers are the package managers that unitask's packages are for, in the order in which unitask tries them. A
+// manager owns a program in three cases: its path contains inPath, a file exists at beside (relative to the program's
+// folder), or the command ask succeeds with its path.
 var managers = []struct {
 	inPath, beside string
 	ask            []string
@@ -64,8 +64,8 @@ func Owner(ctx context.Context, program string) (m Manager, ok bool) {
 	return Manager{}, false
 }
 
-// claims reports whether a package manager's command succeeds. One that does not answer counts as one that does: then
-// the program is not touched.
+// claims reports whether a package manager's command succeeds. A command that does not end in time counts as success,
+// so that the program is not touched.
 func claims(ctx context.Context, command []string) bool {
 	if _, err := exec.LookPath(command[0]); err != nil {
 		return false

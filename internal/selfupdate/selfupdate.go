@@ -29,10 +29,10 @@ const (
 	// SignatureFile has the signature of SumsFile.
 	SignatureFile = SumsFile + ".minisig"
 
-	maxSums      = 64 << 10
-	maxSignature = 4 << 10
-	maxArchive   = 256 << 20
-	maxProgram   = 512 << 20
+	maxSums      = 64 << 10  // bytes of SumsFile
+	maxSignature = 4 << 10   // bytes of SignatureFile
+	maxArchive   = 256 << 20 // bytes of a release's archive
+	maxProgram   = 512 << 20 // bytes of the program in it
 )
 
 // Comment returns the trusted comment of a release's signature. The version is like "v1.2.3".
@@ -108,8 +108,8 @@ func (p Publisher) read(sums, signature []byte) (*Release, error) {
 	return r, nil
 }
 
-// Newer reports whether the release is newer than a version. It is an error if the release is older, or a prerelease
-// for a program that is none: who offers releases must not choose one that was signed for a trial.
+// Newer reports whether the release is newer than a version. An older release is an error, and so is a prerelease
+// unless this program is a prerelease. Otherwise a mirror could offer a release that was signed for a trial only.
 func (r *Release) Newer(version string) (bool, error) {
 	if !semver.IsValid(version) {
 		return false, fmt.Errorf("this program's version is %q, which is no release's", version)

@@ -31,8 +31,7 @@ func writeList(dir string, list []View) {
 	}
 }
 
-// readList returns the sessions of a daemon that has ended: paused ones and lost ones, also those whose time is
-// over.
+// readList returns the paused and lost sessions of a daemon that has ended, also expired ones.
 func readList(dir string) (list []View) {
 	f, err := os.Open(filepath.Join(dir, listName))
 	if err != nil {

@@ -29,10 +29,10 @@ var ErrRuns = errors.New("a process that holds sessions runs already")
 
 // Bounds of a daemon.
 const (
-	maxClients = 256
-	maxFiles   = 4 // operations on files at once: each may have a file in memory
-	maxLarge   = 4 // steps with large code at once: the code is in memory
-	maxAway    = 100
+	maxClients = 256  // connections at once
+	maxFiles   = 4    // operations on files at once: each may have a file in memory
+	maxLarge   = 4    // steps with large code at once: the code is in memory
+	maxAway    = 100  // sessions that an earlier daemon has left
 	maxListed  = 1000 // entries of a folder in an answer
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// A holder that is stopped delays nobody longer than they wait, and is not taken for none.
+// A stopped holder delays nobody beyond their own limit, and still counts as a holder.
 func TestAttackStoppedHolder(t *testing.T) {
 	home := testdir.Private(t)
 	dir, err := folder(home)

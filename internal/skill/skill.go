@@ -30,14 +30,14 @@ const File = "SKILL.md"
 
 // Limits on a skill.
 const (
-	maxManifest    = 1 << 20
-	maxFront       = 64 << 10
-	maxFiles       = 10_000 // folders, too
-	maxPath        = 1024   // bytes of a path in it
-	maxBytes       = 256 << 20
-	maxName        = 64
-	maxDescription = 1024
-	maxWords       = 100 // hosts, or packages
+	maxManifest    = 1 << 20   // bytes of SKILL.md
+	maxFront       = 64 << 10  // bytes of its front matter
+	maxFiles       = 10_000    // folders, too
+	maxPath        = 1024      // bytes of a path in it
+	maxBytes       = 256 << 20 // of all files
+	maxName        = 64        // bytes
+	maxDescription = 1024      // characters
+	maxWords       = 100       // hosts, or packages
 )
 
 // Members of the front matter's metadata that unitask reads. Both are lists with spaces between.

@@ -64,7 +64,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// A trusted skill is known by its files, also by their executable bits; .git and caches are none of it.
+// A trusted skill is known by its files, also by their executable bits; .git and caches do not count.
 func TestTrust(t *testing.T) {
 	dir, to := testdir.Private(t), testdir.Private(t)
 	write(t, dir, map[string]string{File: front + "---\n", "scripts/a.py": "1", "scripts/b.txt": "", "scripts/c.sh": "",

@@ -59,7 +59,7 @@ func enter(root, program string) error {
 	return fmt.Errorf("start %s: %w", program, syscall.Exec(program, os.Args, os.Environ()))
 }
 
-// Into has a command, whose path is a program of the root and whose Env is set, run there.
+// Into makes a command run in the root. The command's path names a program of the root, and its Env is set.
 func Into(t testing.TB, cmd *exec.Cmd, root string) {
 	t.Helper()
 	self, err := os.Executable()

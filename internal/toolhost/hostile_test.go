@@ -68,7 +68,7 @@ func within(most time.Duration, do func()) string {
 	}
 }
 
-// A server that never reads its input again holds no call and no run's end up.
+// A server that stops reading its input delays no call and no end of a run.
 func TestAttackToolsUnread(t *testing.T) {
 	r := newRig(t, hostileServer(t, "time.sleep(1000)"), nil)
 	got := ""
@@ -108,7 +108,7 @@ func TestAttackToolsOtherGroup(t *testing.T) {
 	attack.Check(t, "the end", "ended", within(10*time.Second, r.Close))
 }
 
-// What the code makes fail does not fill the disk.
+// Failures that the code causes do not fill the disk.
 func TestAttackToolsRecordSize(t *testing.T) {
 	r := newRig(t, hostileServer(t, "time.sleep(1000)"), nil)
 	size, lines := int64(0), 0

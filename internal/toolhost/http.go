@@ -17,14 +17,14 @@ import (
 
 // Limits of the service. The code's connections are hostile input.
 const (
-	maxConnections = 128
-	maxHeader      = 8 << 10
+	maxConnections = 128              // of a run's code at once
+	maxHeader      = 8 << 10          // bytes of a request's header
 	readTime       = 30 * time.Second // for a request
 	idleTime       = 60 * time.Second
 	writeTime      = 60 * time.Second // for an answer: the code may be slow, or never read
 	beatTime       = 2 * time.Second  // between signs of life while a call of the shell waits
-	maxFound       = 50
-	maxAbout       = 300 // bytes of a description that was found
+	maxFound       = 50               // tools in an answer to a search
+	maxAbout       = 300              // bytes of a description that was found
 )
 
 // httpServer serves connections that are handed to it.

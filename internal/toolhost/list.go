@@ -22,11 +22,11 @@ import (
 
 // Limits of a server's list of tools.
 const (
-	maxTools      = 512
-	maxPages      = 64
-	maxListBytes  = 4 << 20
-	maxListNested = 64
-	maxListValues = 200_000
+	maxTools      = 512     // of one server
+	maxPages      = 64      // of its list
+	maxListBytes  = 4 << 20 // of the whole list
+	maxListNested = 64      // brackets in one another
+	maxListValues = 200_000 // JSON values
 )
 
 // Tool is a tool of a server, as its list describes it.

@@ -130,8 +130,8 @@ func (s *server) reviewed(ctx context.Context) (*connection, error) {
 	return s.conn, nil
 }
 
-// endAfter ends the connection if what uses it does not return soon after its context has ended: writes to a server
-// that does not read wait, whatever their context. returned is called when it has returned.
+// endAfter ends the connection if its user does not return soon after the end of ctx. A write to a server that does not
+// read ignores its context. The user calls returned when it has returned.
 func (c *connection) endAfter(ctx context.Context) (returned func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

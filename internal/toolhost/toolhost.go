@@ -33,9 +33,9 @@ const (
 	maxValues      = 100_000   // in arguments
 	maxKept        = 256 << 10 // bytes of a result in the record
 	maxKeptAll     = 64 << 20  // of the record's lines; later ones are short
-	maxKeptError   = 2 << 10
-	maxShortError  = 100
-	maxShownAsking = 1000 // bytes of arguments in a question
+	maxKeptError   = 2 << 10   // bytes of an error in the record
+	maxShortError  = 100       // bytes of an error in a short line
+	maxShownAsking = 1000      // bytes of arguments in a question
 	// LargeResult is the size above which the code gets a result as a file.
 	LargeResult = 256 << 10
 )

@@ -20,8 +20,8 @@ import (
 
 // Limits of what a machine says about a page.
 const (
-	maxURL   = 2048
-	maxLinks = 100
+	maxURL   = 2048         // bytes
+	maxLinks = 100          // of one page
 	maxTitle = 600          // bytes; the program has 300 characters
 	longLine = 8 * maxTitle // of what becomes a title; most of it may be blanks
 	// leastLinks is how many bytes of links a page may have, however short its content must be.
@@ -207,7 +207,7 @@ func read(stdout []byte, at *target, in Request) (page *Page, reason string) {
 	return page, ""
 }
 
-// visible removes control characters, and those without a shape. A person does not see them, but a model reads them.
+// visible removes control characters and invisible characters. A person does not see them, but a model reads them.
 func visible(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

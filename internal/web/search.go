@@ -26,10 +26,10 @@ import (
 
 // Limits of a search.
 const (
-	MaxResults   = 20
+	MaxResults   = 20 // that a caller may ask for
 	UsualResults = 8
-	MaxQuery     = 400 // characters
-	maxHitText   = 1000
+	MaxQuery     = 400     // characters
+	maxHitText   = 1000    // characters of a result's text
 	maxAnswer    = 2 << 20 // bytes of a backend's answer
 	searchTime   = 20 * time.Second
 )
@@ -183,8 +183,8 @@ func (e *engine) ask(ctx context.Context, in SearchRequest, key string) (hits []
 	return hits, res.StatusCode, len(text), err
 }
 
-// without returns an error of net/http without the URL, which has the query, and without the key. Such an error may
-// quote lines of the server, which become one short line.
+// without removes the key, and the URL with the query, from an error of net/http. If the error quotes lines of the
+// server, without shortens them to one line.
 func without(ctx context.Context, key string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("there was no answer within %s", searchTime)

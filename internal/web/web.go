@@ -29,12 +29,12 @@ const (
 	patience = 3 * time.Minute
 	// maxDownload bounds what one machine receives: the largest PDF, and the requests around it.
 	maxDownload = 32 << 20
-	maxUpload   = 1 << 20
+	maxUpload   = 1 << 20 // bytes that one machine sends
 	connections = 4
 	// overhead is the most that a page has beside its content, in the machine's JSON, where a byte may need six.
 	overhead = 1 << 20
 	inJSON   = 6
-	maxError = 500
+	maxError = 500 // bytes of an error
 )
 
 // Forms lists how a page may be returned, the usual one first.

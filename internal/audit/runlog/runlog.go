@@ -107,7 +107,7 @@ func (a *Log) Denied(list []policy.Denial) audit.Entry {
 const (
 	// maxListed bounds the lists in one entry.
 	maxListed = 64
-	// maxShort is maxListed for a full disk.
+	// maxShort bounds the lists in one entry when the disk is full.
 	maxShort = 2
 	// MoreListed is the last element of a list that was cut.
 	MoreListed = "and more"

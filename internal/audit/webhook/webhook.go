@@ -41,7 +41,7 @@ const MaxHooks = 16
 // Limits of a key's length, from Standard Webhooks.
 const (
 	secretPrefix         = "whsec_"
-	minSecret, maxSecret = 24, 64
+	minSecret, maxSecret = 24, 64 // bytes
 )
 
 // Check returns what is wrong with a home's hooks.
