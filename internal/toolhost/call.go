@@ -188,6 +188,9 @@ func validate(t *Tool, arguments map[string]any) (err error) {
 			err = fail("arguments", "the arguments can't be checked against the schema of %s", t.Name)
 		}
 	}()
+	if !t.bounded(arguments) {
+		return fail("arguments", "the arguments of %s: a check against its schema takes too long", t.Name)
+	}
 	if err := t.schema.Validate(arguments); err != nil {
 		return fail("arguments", "the arguments of %s: %s", t.Name, cut(err.Error(), maxKeptError))
 	}

@@ -73,6 +73,7 @@ func ParseList(text []byte) (*List, error) {
 	if len(l.Tools) > maxTools {
 		return nil, fmt.Errorf("the list has more than %d tools", maxTools)
 	}
+	patterns := maxPatterns
 	for _, t := range l.Tools {
 		if t == nil {
 			return nil, errors.New("the list has an entry that is no tool")
@@ -85,7 +86,7 @@ func ParseList(text []byte) (*List, error) {
 			t.bad = fmt.Errorf("%.100q is no name that code can call", t.Name)
 			continue
 		}
-		t.schema, t.bad = resolve(t.Input)
+		t.schema, t.bad = resolve(t.Input, &patterns)
 	}
 	slices.SortFunc(l.Tools, func(a, b *Tool) int { return strings.Compare(a.Name, b.Name) })
 	var err error
@@ -94,12 +95,15 @@ func ParseList(text []byte) (*List, error) {
 }
 
 // resolve prepares the schema of a tool's arguments. A reference to another document is an error: nothing is fetched.
-func resolve(input any) (r *jsonschema.Resolved, err error) {
+func resolve(input any, patterns *int) (r *jsonschema.Resolved, err error) {
 	defer func() {
 		if recover() != nil { // the library was not written for hostile schemas
 			err = errors.New("its schema can't be read")
 		}
 	}()
+	if err := plainSchema(input, patterns); err != nil {
+		return nil, err
+	}
 	text, err := json.Marshal(input)
 	if err != nil {
 		return nil, err
