@@ -127,11 +127,11 @@ func pythonStub(t Tool) string {
 	b.WriteString("from typing import Any, Literal, NotRequired, TypedDict\n\n")
 	input, _ := t.Input.(map[string]any)
 	properties, _ := input["properties"].(map[string]any)
-	required, _ := input["required"].([]any)
+	required := texts(input["required"])
 	b.WriteString("Arguments = TypedDict(\"Arguments\", {")
 	for _, name := range sorted(properties) {
 		kind := typeOf(properties[name], 1, typesOfPython)
-		if !slices.Contains(required, any(name)) {
+		if !required[name] {
 			kind = "NotRequired[" + kind + "]"
 		}
 		fmt.Fprintf(&b, "\n    %s: %s,", quoted(name), kind)
@@ -161,15 +161,16 @@ var typesOfTS = language{any: "unknown", null: "null", text: "string", number: "
 	boolean: "boolean", object: "Record<string, unknown>", or: " | ",
 	list: func(of string) string { return "Array<" + of + ">" }, literal: func(text string) string { return text },
 	members: func(names, types []string, required []bool) string {
-		text := "{"
+		var text strings.Builder
+		text.WriteString("{")
 		for i := range names {
 			optional := "?"
 			if required[i] {
 				optional = ""
 			}
-			text += " " + quoted(names[i]) + optional + ": " + types[i] + ";"
+			text.WriteString(" " + quoted(names[i]) + optional + ": " + types[i] + ";")
 		}
-		return text + " }"
+		return text.String() + " }"
 	}}
 
 var typesOfPython = language{any: "Any", null: "None", text: "str", number: "float", integer: "int", boolean: "bool",
@@ -213,17 +214,29 @@ func typeOf(schema any, depth int, l language) string {
 		if len(properties) == 0 {
 			return l.object
 		}
-		required, _ := s["required"].([]any)
+		required := texts(s["required"])
 		names := sorted(properties)
 		var types []string
 		var must []bool
 		for _, name := range names {
 			types = append(types, typeOf(properties[name], depth+1, l))
-			must = append(must, slices.Contains(required, any(name)))
+			must = append(must, required[name])
 		}
 		return l.members(names, types, must)
 	}
 	return l.any
+}
+
+// texts returns the texts of a list.
+func texts(list any) map[string]bool {
+	all, _ := list.([]any)
+	is := map[string]bool{}
+	for _, one := range all {
+		if text, ok := one.(string); ok {
+			is[text] = true
+		}
+	}
+	return is
 }
 
 func sorted(m map[string]any) []string {

@@ -12,7 +12,8 @@ import (
 
 // openTools opens the service for the tools that the code may call, and gives the guest its clients.
 func (x *Execution) openTools(ctx context.Context) error {
-	cfg := toolhost.Config{Lists: toolhost.Store(home.Dir(x.engine.Home).Tools()), Ask: x.askTool, Own: x.streams.Tools,
+	cfg := toolhost.Config{Lists: toolhost.Store(home.Dir(x.engine.Home).Tools()), OwnLists: toolhost.Store(x.Rec.Dir()),
+		Ask: x.askTool, Own: x.streams.Tools,
 		Redact: func(text []byte) ([]byte, bool) {
 			clean, fields := x.Redactor.JSON(text)
 			return clean, len(fields) > 0
@@ -66,6 +67,7 @@ func (x *Execution) recordedTools(cfg *toolhost.Config) error {
 	if err != nil {
 		return err
 	}
+	cfg.OwnLists = toolhost.Store(x.engine.History.Records.Path(id, ""))
 	cfg.Recorded, cfg.Own = append([]toolhost.Call{}, calls...), nil // not nil: a replay starts no server
 	for name, list := range rec.OwnTools {
 		server := policy.OwnToolServer(name)

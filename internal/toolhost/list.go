@@ -52,6 +52,8 @@ type List struct {
 // toolName matches names that can be part of a path.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$`)
 
+var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
 // Digest returns "sha256:…" of the list.
 func (l *List) Digest() string {
 	sum := sha256.Sum256(l.text)
@@ -147,7 +149,7 @@ func (c *connection) fetchList(ctx context.Context) (*List, error) {
 	return nil, fmt.Errorf("list tools: more than %d pages", maxPages)
 }
 
-// Store is the folder with the lists that were reviewed, by digest.
+// Store is a folder with lists, by digest: those that were reviewed, or a run's own.
 type Store string
 
 func (s Store) file(digest string) string {
@@ -156,6 +158,9 @@ func (s Store) file(digest string) string {
 
 // Load returns the list with a digest.
 func (s Store) Load(digest string) (*List, error) {
+	if !digestForm.MatchString(digest) { // it may stand in a record
+		return nil, fmt.Errorf("%.100q is no digest of a list", digest)
+	}
 	f, err := os.Open(s.file(digest))
 	if err != nil {
 		return nil, err

@@ -81,8 +81,10 @@ type Question struct {
 type Config struct {
 	Servers []*policy.ToolServer
 	// Own are servers of the embedding program. Their lists are not reviewed.
-	Own   map[string]*sdk.Server
-	Lists Store
+	Own map[string]*sdk.Server
+	// Lists are the reviewed lists, which stay. OwnLists is the folder of the record of the run, or of the one that is
+	// replayed: an HTTP client may send another list with each run.
+	Lists, OwnLists Store
 	// Redact returns JSON without the run's secrets, and whether there were any.
 	Redact func([]byte) (clean []byte, found bool)
 	// Log receives each call when it has ended. Several goroutines call it.
@@ -121,9 +123,13 @@ func Open(ctx context.Context, cfg Config) (_ *Service, err error) {
 	}
 	for _, p := range cfg.Servers {
 		list, err := cfg.Lists.Load(p.Pin)
-		if err != nil && cfg.Recorded == nil {
+		switch {
+		case err == nil:
+		case cfg.Recorded != nil: // which has no server to ask
+			list, err = cfg.OwnLists.Load(p.Pin)
+		default:
 			if list, err = fetchPinned(ctx, p); err == nil {
-				err = cfg.Lists.Save(list) // a replay has no server to ask
+				err = cfg.Lists.Save(list)
 			}
 		}
 		if err != nil {
@@ -144,12 +150,12 @@ func Open(ctx context.Context, cfg Config) (_ *Service, err error) {
 		}
 		server, err := openOwn(ctx, name, own)
 		if err == nil {
-			err = cfg.Lists.Save(server.list) // for a replay, which does not have the program
+			s.servers[name] = server
+			err = cfg.OwnLists.Save(server.list) // for a replay, which does not have the program
 		}
 		if err != nil {
 			return nil, policy.Bad("tools", name, "%v", err)
 		}
-		s.servers[name] = server
 	}
 	s.names = slices.Sorted(maps.Keys(s.servers))
 	s.ctx, s.cancel = context.WithCancel(context.Background())

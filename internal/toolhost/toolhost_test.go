@@ -370,7 +370,7 @@ func TestOwnServer(t *testing.T) {
 	}
 	sdk.AddTool(own, &sdk.Tool{Name: "double"}, double)
 	log := []Call{}
-	cfg := Config{Own: map[string]*sdk.Server{"app": own}, Lists: Store(t.TempDir()),
+	cfg := Config{Own: map[string]*sdk.Server{"app": own}, Lists: Store(t.TempDir()), OwnLists: Store(t.TempDir()),
 		Redact: func(text []byte) ([]byte, bool) { return text, false }, Log: func(c Call) { log = append(log, c) }}
 	calls := func(cfg Config, lists map[string]string) {
 		t.Helper()
@@ -392,7 +392,7 @@ func TestOwnServer(t *testing.T) {
 		}
 	}
 	calls(cfg, map[string]string{"app": "any"})
-	again := Config{Lists: cfg.Lists, Redact: cfg.Redact, Log: cfg.Log, Recorded: log}
+	again := Config{Lists: cfg.Lists, OwnLists: cfg.OwnLists, Redact: cfg.Redact, Log: cfg.Log, Recorded: log}
 	server := policy.OwnToolServer("app")
 	sdk.AddTool(own, &sdk.Tool{Name: "later"}, double)
 	list, err := openOwn(t.Context(), "app", own)
@@ -400,7 +400,7 @@ func TestOwnServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	list.close()
-	matches, err := os.ReadDir(string(cfg.Lists))
+	matches, err := os.ReadDir(string(cfg.OwnLists))
 	if err != nil || len(matches) != 1 {
 		t.Fatal(matches, err)
 	}
@@ -415,7 +415,7 @@ func TestOwnServerRefused(t *testing.T) {
 	own := sdk.NewServer(&sdk.Implementation{Name: "own"}, nil)
 	before := runtime.NumGoroutine()
 	for name, server := range map[string]*sdk.Server{"class": own, "a-b": own, "none": nil, "test": own} {
-		cfg := Config{Servers: []*policy.ToolServer{p}, Lists: Store(t.TempDir()),
+		cfg := Config{Servers: []*policy.ToolServer{p}, Lists: Store(t.TempDir()), OwnLists: Store(t.TempDir()),
 			Own: map[string]*sdk.Server{"good": own, name: server}}
 		if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
