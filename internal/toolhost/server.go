@@ -189,7 +189,22 @@ func connectOwn(ctx context.Context, own *sdk.Server) (*connection, *List, error
 	if err != nil {
 		return nil, nil, err
 	}
-	return newConnection().open(ctx, ours, func() { _ = served.Close() })
+	c, list, err := newConnection().open(ctx, ours, func() { _ = served.Close() })
+	if err == nil {
+		end := c.end
+		c.end = func() { // nobody can end a handler that goes on: it is not waited for
+			ended := make(chan struct{})
+			go func() {
+				end()
+				close(ended)
+			}()
+			select {
+			case <-ended:
+			case <-time.After(2 * endTime):
+			}
+		}
+	}
+	return c, list, err
 }
 
 func newConnection() *connection {

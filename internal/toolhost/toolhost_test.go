@@ -423,3 +423,39 @@ func TestOwnServerRefused(t *testing.T) {
 	}
 	testwait.Within(t, time.Minute, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= before+2 })
 }
+
+// A function of the program that does not look at its context delays neither the answer nor the end of a run.
+func TestAttackOwnHangs(t *testing.T) {
+	own := sdk.NewServer(&sdk.Implementation{Name: "own"}, nil)
+	let := make(chan struct{})
+	defer close(let)
+	sdk.AddTool(own, &sdk.Tool{Name: "hangs"}, func(context.Context, *sdk.CallToolRequest, text) (*sdk.CallToolResult, any,
+		error) {
+		<-let
+		return plain("late"), nil, nil
+	})
+	service, err := Open(t.Context(), Config{Own: map[string]*sdk.Server{"app": own}, OwnLists: Store(t.TempDir()),
+		Redact: func(text []byte) ([]byte, bool) { return text, false }, Log: func(Call) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service.servers["app"].Timeout = 100 * time.Millisecond
+	r, got := &rig{Service: service}, ""
+	attack.Check(t, "a call", "ended", within(10*time.Second, func() {
+		got = code(r.send(t, "POST", "/call/app/hangs", `{"text":""}`))
+	}))
+	attack.Check(t, "its answer", "timeout", got)
+	attack.Check(t, "the end", "ended", within(10*time.Second, service.Close))
+}
+
+// A list that a record names is a file of the store.
+func TestAttackListsElsewhere(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(folder+"/other.json", []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []string{"", "sha256:", "other", "sha256:../" + "other", "sha256:" + strings.Repeat("0", 63) + "/"} {
+		_, err := Store(folder).Load(digest)
+		attack.Check(t, "a digest "+digest, "true", fmt.Sprint(err != nil && strings.Contains(err.Error(), "is no digest")))
+	}
+}
