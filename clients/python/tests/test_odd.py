@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -16,6 +17,8 @@ import httpx
 import pytest
 
 import unitask
+from unitask._functions import FunctionTools
+from unitask._sync._runs import call
 from unitask._wire import EventReader
 from unitask.mock import MockServer
 
@@ -233,3 +236,47 @@ async def test_start_does_not_block(program: pathlib.Path) -> None:
         with pytest.raises(unitask.ServerError, match="127.0.0.1:1 did not answer"):
             await asked
     assert beats > 10 and time.monotonic() - began < 30
+
+
+def test_results_that_no_server_takes() -> None:
+    """Results of functions that are not JSON, or too large, and odd calls are errors of the call, not of the run."""
+    said: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        said.append(json.loads(request.content))
+        refused = {"code": "usage", "detail": "is too large", "status": 413}
+        return httpx.Response(413, json=refused) if len(request.content) > 100_000 else httpx.Response(204)
+
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def give(what: str) -> object:
+        if what == "silent":
+            raise Silent
+        if what == "half":
+            raise OSError("\udcff")
+        return {"nan": float("inf"), "text": "\udcff", "large": "x" * 200_000, "object": object()}[what]
+
+    tools = FunctionTools({"shop": [give]})
+    http = client_of(answer)._http
+    for what, want in {
+        "nan": "ValueError",
+        "text": "UnicodeEncodeError",
+        "large": "ApiError",
+        "object": "PydanticSerializationError",
+        "silent": "Silent",
+        "half": "OSError: ?",
+    }.items():
+        call(http, "r", {"call": "1", "server": "shop", "tool": "give", "arguments": {"what": what}}, tools)
+        assert str(said[-1].get("error")).startswith(want), said[-1]
+    odd: list[dict[str, object]] = [
+        {"server": "other", "tool": "give"},
+        {"server": [], "tool": "give"},
+        {"server": "shop", "tool": "__init__"},
+        {"server": "shop", "tool": "give", "arguments": ["nan"]},
+        {"server": "shop", "tool": "give", "arguments": {"what": "nan", "self": 1}},
+    ]
+    for data in odd:
+        call(http, "r", {"call": "../1", "arguments": {}, **data}, tools)
+        assert set(said[-1]) == {"error"}, said[-1]

@@ -38,15 +38,34 @@ export async function callFunction(http: HTTP, run: string, event: Event, functi
   const { call, server, tool, arguments: args } = event.data as unknown as Schemas["ToolCall"];
   let json: Schemas["ToolAnswer"];
   try {
-    const one = functions[server]?.[tool];
-    if (!one) throw new Error(`there is no function ${server}.${tool}`);
-    json = { result: (await described(one).call(args)) ?? null };
+    if (!Object.hasOwn(functions, server) || !Object.hasOwn(functions[server]!, tool)) {
+      throw new Error(`there is no function ${server}.${tool}`);
+    }
+    const result = JSON.stringify((await described(functions[server]![tool]!).call(args)) ?? null);
+    if (result === undefined) throw new TypeError("the result is not JSON");
+    json = { result: JSON.parse(result) };
   } catch (err) {
-    json = { error: String(err).slice(0, 60_000) };
+    json = errorOf(err);
   }
+  const tell = async (json: Schemas["ToolAnswer"]) => {
+    try {
+      await http.send("POST", pathOf("runs", run, "calls", call), { json });
+    } catch (err) {
+      if (!(err instanceof ApiError) || err.code !== "call.none") throw err; // it is too late
+    }
+  };
   try {
-    await http.send("POST", pathOf("runs", run, "calls", call), { json });
+    await tell(json);
   } catch (err) {
-    if (!(err instanceof ApiError) || err.code !== "call.none") throw err; // it is too late
+    if (!(err instanceof ApiError) || ![400, 413, 422].includes(err.status)) throw err;
+    await tell(errorOf(err)); // the server does not take the result, as it is too large
+  }
+}
+
+function errorOf(err: unknown): { error: string } {
+  try {
+    return { error: String(err).slice(0, 60_000) };
+  } catch {
+    return { error: "an error without a text" };
   }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,10 +45,16 @@ class FunctionTools:
 
 
 def result_of(value: Any) -> dict[str, Any]:
-    """Returns the answer with a function's result."""
-    return {"result": to_jsonable_python(value)}
+    """Returns the answer with a function's result. ValueError: it is not JSON, as NaN and half of a character."""
+    told = {"result": to_jsonable_python(value)}
+    json.dumps(told, allow_nan=False, ensure_ascii=False).encode()
+    return told
 
 
 def error_of(err: Exception) -> dict[str, Any]:
     """Returns the answer of a function that failed. The code sees the error's type and text."""
-    return {"error": f"{type(err).__name__}: {err}"[:60_000]}
+    try:
+        text = f"{type(err).__name__}: {err}"
+    except Exception:
+        text = type(err).__name__
+    return {"error": text[:60_000].encode(errors="replace").decode()}

@@ -171,10 +171,21 @@ def call(http: HTTP, id: str, data: dict[str, Any], tools: FunctionTools) -> Non
         told = result_of(value)
     except Exception as err:
         told = error_of(err)
+    at = path_of("runs", id, "calls", str(data.get("call")))
     try:
-        http.send("POST", path_of("runs", id, "calls", data["call"]), json=told)
+        tell(http, at, told)
     except ApiError as err:
-        if err.code != "call.none":  # it is too late
+        if err.status not in (400, 413, 422):
+            raise
+        tell(http, at, error_of(err))  # the server does not take the result, as it is too large
+
+
+def tell(http: HTTP, at: str, told: dict[str, Any]) -> None:
+    """Answers a call, which may be over."""
+    try:
+        http.send("POST", at, json=told)
+    except ApiError as err:
+        if err.code != "call.none":
             raise
 
 
