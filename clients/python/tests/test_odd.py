@@ -18,7 +18,7 @@ import pytest
 
 import unitask
 from unitask._functions import FunctionTools
-from unitask._sync._runs import call
+from unitask._sync import _runs
 from unitask._wire import EventReader
 from unitask.mock import MockServer
 
@@ -268,7 +268,7 @@ def test_results_that_no_server_takes() -> None:
         "silent": "Silent",
         "half": "OSError: ?",
     }.items():
-        call(http, "r", {"call": "1", "server": "shop", "tool": "give", "arguments": {"what": what}}, tools)
+        _runs.call(http, "r", {"call": "1", "server": "shop", "tool": "give", "arguments": {"what": what}}, tools)
         assert str(said[-1].get("error")).startswith(want), said[-1]
     odd: list[dict[str, object]] = [
         {"server": "other", "tool": "give"},
@@ -278,5 +278,5 @@ def test_results_that_no_server_takes() -> None:
         {"server": "shop", "tool": "give", "arguments": {"what": "nan", "self": 1}},
     ]
     for data in odd:
-        call(http, "r", {"call": "../1", "arguments": {}, **data}, tools)
+        _runs.call(http, "r", {"call": "../1", "arguments": {}, **data}, tools)
         assert set(said[-1]) == {"error"}, said[-1]

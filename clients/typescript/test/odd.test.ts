@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { test } from "node:test";
+import { callFunction } from "../src/functions.js";
+import { HTTP } from "../src/http.js";
 import { Client, ServerError, UnitaskError } from "../src/index.js";
 import { MockServer } from "../src/mock.js";
 
@@ -95,4 +97,27 @@ test("Node's fetch waits for long runs", async (t) => {
   assert.equal(seen?.dispatcher?.constructor.name, "Agent");
   await new Client({ url: "http://x", fetch: async (_, init) => ((seen = init as object), new Response("{}")) }).about();
   assert.equal(seen?.dispatcher, undefined);
+});
+
+test("functions that a server calls, and results that none takes", async () => {
+  const said: Record<string, unknown>[] = [];
+  const answer = async (_: unknown, init?: RequestInit) => {
+    said.push(JSON.parse(String(init?.body)));
+    const refused = { code: "usage", detail: "is too large", status: 413 };
+    return String(init?.body).length > 100_000 ? Response.json(refused, { status: 413 }) : new Response(null, { status: 204 });
+  };
+  const http = new HTTP({ fetch: answer as typeof fetch });
+  const circle: Record<string, unknown> = {};
+  circle["circle"] = circle;
+  const shop: Record<string, () => unknown> = {
+    big: () => 1n, circle: () => circle, symbol: () => Symbol("x"), large: () => "x".repeat(200_000),
+    silent: () => { throw Object.create(null); },
+  };
+  const names = Object.keys(shop).map((name) => ["shop", name] as const);
+  const others = [["shop", "toString"], ["__proto__", "toString"], ["constructor", "assign"], ["other", "x"]] as const;
+  for (const [server, tool] of [...names, ...others]) {
+    const data = { call: "1", server, tool, arguments: {} };
+    await callFunction(http, "r", { number: 1, kind: "toolCall", data } as never, { shop });
+    assert.deepEqual(Object.keys(said.at(-1)!), ["error"], `${server}.${tool}`);
+  }
 });
