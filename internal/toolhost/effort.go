@@ -38,7 +38,8 @@ func plainSchema(schema any, left *int) error {
 			switch {
 			case strings.ContainsAny(key, "\u017f\u212a"): // other cases of s and k, which the library may read as these
 				return fmt.Errorf("its schema has the keyword %.100q", key)
-			case isText && (word == "$id" || word == "$dynamicref" || word == "$ref" && text != "#" && !strings.HasPrefix(text, "#/")):
+			case isText && (word == "$id" || word == "$dynamicref" ||
+				word == "$ref" && text != "#" && !strings.HasPrefix(text, "#/")):
 				return fmt.Errorf("its schema has %.100q: only references within it, #/…, are followed", key)
 			case isText && word == "pattern":
 				if err := countPattern(text, left); err != nil {
@@ -94,8 +95,8 @@ func (t *Tool) bounded(arguments map[string]any) bool {
 	return e.left >= 0
 }
 
-// visit counts a subschema, and those that the library may follow from there. It returns the bytes of the longest error,
-// which each subschema above copies.
+// visit counts a subschema, and those that the library may follow from there. It returns the bytes of the longest
+// error, which each subschema above copies.
 func (e *effort) visit(schema, value any, depth int) (text int) {
 	if e.left < 0 {
 		return 0

@@ -34,9 +34,10 @@ func chain(n int, format string) string {
 func TestAttackSchemaEffort(t *testing.T) {
 	long := strings.Repeat("x", 20_000)
 	for name, c := range map[string][2]string{
-		"refers to itself":      {`{"type":"object","$ref":"#"}`, `{}`},
-		"in another case":       {`{"type":"object","ALLOF":[{"$ref":"#"}]}`, `{}`},
-		"two refer to another":  {`{"type":"object","allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"not":{"$ref":"#"}}}}`, `{}`},
+		"refers to itself": {`{"type":"object","$ref":"#"}`, `{}`},
+		"in another case":  {`{"type":"object","ALLOF":[{"$ref":"#"}]}`, `{}`},
+		"two refer to another": {`{"type":"object","allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"not":{"$ref":"#"}}}}`,
+			`{}`},
 		"doubles in depth":      {chain(50, `{"allOf":[X,X]}`), `{"a":"x"}`},
 		"doubles on failure":    {chain(50, `{"anyOf":[X,X]}`), `{"a":1}`},
 		"tripled by conditions": {chain(50, `{"if":X,"then":X,"else":X}`), `{"a":"x"}`},
