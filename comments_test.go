@@ -79,11 +79,12 @@ var (
 	docstring   = regexp.MustCompile(`^[rf]?("""|''')(.*)$`)
 	slashBehind = regexp.MustCompile(`[\s;{}),]// (.*)$`)
 	hashBehind  = regexp.MustCompile(`\s# (.*)$`)
-	// apart matches a line of a comment that is no prose: a program, a list or a session of Python.
-	apart = regexp.MustCompile(`^( {3,}|\t)\S|^\s*(>>>|\.\.\.|- )`)
+	listItem    = regexp.MustCompile(`^\s*- `)
+	// table matches a line of a comment that is no prose: a table, a program or a session of Python.
+	table = regexp.MustCompile(`^( {3,}|\t)|^\s*(>>>|\.\.\.) `)
 )
 
-// comment is a paragraph of a comment.
+// comment is a paragraph of a comment, or a line of a table or a program in it, without text.
 type comment struct {
 	line   int // the number of its first line
 	text   string
@@ -92,13 +93,16 @@ type comment struct {
 
 // sentences returns the number of a comment's sentences, and those with too many words.
 func (c comment) sentences() (all int, long []string) {
-	list := sentenceEnd.Split(c.text, -1)
-	for _, sentence := range list {
-		if words(sentence) > mostWords {
+	for _, sentence := range sentenceEnd.Split(c.text, -1) {
+		n := words(sentence)
+		if n > 0 {
+			all++
+		}
+		if n > mostWords {
 			long = append(long, strings.TrimSpace(sentence))
 		}
 	}
-	return len(list), long
+	return all, long
 }
 
 // commentsOf returns the paragraphs of a source's comments, and of its docstrings if the mark is #.
@@ -145,12 +149,14 @@ func commentsOf(source, mark string) (list []comment) {
 			open = false
 			continue
 		}
-		if !open || apart.MatchString(text) {
+		prose := !table.MatchString(text)
+		if !prose || !open || listItem.MatchString(text) {
 			list = append(list, comment{line: i + 1})
-			open = true
 		}
 		last := &list[len(list)-1]
-		last.text += " " + strings.TrimSpace(text)
+		if open = prose; prose {
+			last.text += " " + strings.TrimSpace(text)
+		}
 		last.widest = max(last.widest, utf8.RuneCountInString(line))
 	}
 	return list
@@ -176,10 +182,10 @@ func words(text string) (n int) {
 // A comment is split into paragraphs, and a docstring is a comment.
 func TestCommentsOf(t *testing.T) {
 	for _, row := range []struct{ mark, source, want string }{
-		{"//", "// a\n// b\n//\n//\tc\n// d\nx() // e\n\"http://f\"\n", "1: a b|4: c d|6:e"},
+		{"//", "// a\n// b\n//\n//\tc\n// d\n// - e\nx() // f\n\"http://g\"\n", "1: a b|4:|5: d|6: - e|7:f"},
 		{"//", "/** a */\nx\n/*\n * b\n * c\n */\n", "1: a|4: b c"},
 		{"#", "#!/bin/sh\n# a\n# b\nx # c\n", "2: a b|4:c"},
-		{"#", "\"\"\"A.\n\n>>> b\n\"\"\"\nx = \"\"\"\n# no\n\"\"\"\n'''c'''\n", "1: A.|3: >>> b|8: c"},
+		{"#", "\"\"\"A.\n\n>>> b\n\"\"\"\nx = \"\"\"\n# no\n\"\"\"\n'''c'''\n", "1: A.|3:|8: c"},
 	} {
 		var got []string
 		for _, c := range commentsOf(row.source, row.mark) {

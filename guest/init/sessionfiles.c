@@ -5,9 +5,9 @@
 //	read PATH OFFSET LENGTH   prints bytes of a regular file
 //	write PATH MODE           makes or replaces a file in one step, with the folders above it.
 //	                          Standard input has the contents
-//	list PATH DEPTH           prints the entries of a folder, or the entry of a file: u8 kind (f, d,
-//	                          l, p, s, x); mode, size and time (ns since 1970), each as a decimal
-//	                          number and a blank; the path and a NUL
+//	list PATH DEPTH           prints the entries of a folder, or the entry of a file. An entry is u8
+//	                          kind (f, d, l, p, s, x), then mode, size and time (ns since 1970), each
+//	                          as a decimal number and a blank, then the path and a NUL
 //	remove PATH               removes a file, or a folder and its contents
 #define _GNU_SOURCE
 #include "../contract/contract.h"

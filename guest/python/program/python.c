@@ -105,7 +105,7 @@ static void set_list(PyConfig *config, PyWideStringList *list, const char *name,
 }
 
 // begin gives the interpreter its arguments, environment and folder. It returns true if this
-// interpreter can't run the program, because the program has its own version of a module that the warm
+// interpreter can't run the program. Such a program has its own version of a module that the warm
 // program has imported.
 static bool begin(struct start *s)
 {

@@ -13,7 +13,7 @@ void check(bool ok, const char *what);
 // warm_up runs the warm program once, if the image has one. The modules that it imports stay imported.
 void warm_up(void);
 // warm_begin resets the imported modules as in a new process. It returns true if this interpreter
-// can't run the program, because the program has its own version of a module that the warm program has
+// can't run the program. Such a program has its own version of a module that the warm program has
 // imported.
 bool warm_begin(const char *program);
 
