@@ -275,7 +275,7 @@ static void lose(struct agent *a, int conn)
 	struct linger now = {.l_onoff = 1};
 	setsockopt(conn, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 	close(conn);
-	in_len = 0;  // frames of stdin that were received completely stay
+	in_len = 0;  // drop an incomplete frame; a frame that feed_stdin still writes is complete
 	out_off = out_head;
 	out_room();
 	drop_file(a);

@@ -27,8 +27,8 @@ void drop_file(struct agent *a);
 // forget_folder makes the next file's folders be checked again.
 void forget_folder(void);
 
-// send_artifacts sends the contents of /out, at most that many bytes of files. send_layer sends the
-// changes to the code's root (artifacts.c). Both return -1 when the host is gone.
+// send_artifacts sends the contents of /out, of files at most `most` bytes. send_layer sends the changes
+// to the code's root (artifacts.c). Both return -1 when the host is gone.
 int send_artifacts(int conn, uint64_t most);
 int send_layer(struct agent *a, int conn);
 

@@ -58,7 +58,7 @@ struct file_command {
 // session_file runs a file command. It returns the exit code: 0, or an errno.
 int session_file(struct file_command *f);
 
-// session_copy copies at most that many bytes from a descriptor to another. It returns 0 or an errno.
+// session_copy copies at most `most` bytes from a descriptor to another. It returns 0 or an errno.
 int session_copy(const struct file_command *f, int from, int to, uint64_t most);
 
 // session_place makes or replaces a file in one step, and makes the folders above it. fill writes the

@@ -178,8 +178,8 @@ ssize_t pwritev64(int fd, const struct iovec *from, int n, off64_t at)
 
 ssize_t pwritev(int fd, const struct iovec *from, int n, off_t at) { return pwritev64(fd, from, n, at); }
 
-// lseek64 refuses descriptors that are not of files. Nanos would treat their data as a file's, and
-// write into it.
+// lseek64 refuses descriptors that are not of files. Nanos would treat its own structure for such a
+// descriptor as a file's, and write into it.
 off64_t lseek64(int fd, off64_t to, int whence)
 {
 	struct stat st;

@@ -94,7 +94,7 @@ function wait(fs, native) {
   fs.closeSync(CTL);
 }
 
-// stay gives the addon to a session's driver, which is the program on Nanos. It disables quickExit.
+// stay gives the addon to a session's driver, which is the program on Nanos, and disables quickExit.
 function stay(native) {
   delete Object.getPrototypeOf(process).emit;
   Object.defineProperty(globalThis, '__unitask', { value: native, configurable: true });

@@ -80,7 +80,7 @@ function passOn() {
 }
 
 // resolve finds modules that tsc finds and Node does not. Their names lack an extension, have the
-// extension of the JavaScript, or are in the paths of tsconfig.json.
+// extension of the JavaScript, or match the paths of tsconfig.json.
 function resolve(specifier, context, next) {
   const { parentURL } = context;
   if (/^(?:node:)?(?:child_process|cluster)$/.test(specifier)) passOn();

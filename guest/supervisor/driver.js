@@ -113,8 +113,8 @@
   let kept;
   own('__unitask_keep', (value) => { kept = value; });
 
-  // valueOf returns the actual value that the inspector describes. It returns it in a list, because
-  // await would resolve a promise.
+  // valueOf returns a list with the actual value that the inspector describes. Without the list, await
+  // would resolve a value that is a promise.
   async function valueOf(result) {
     if (result.objectId === undefined)
       return [result.unserializableValue === undefined ? result.value : result.type === 'bigint' ? BigInt(result.unserializableValue.slice(0, -1)) : Number(result.unserializableValue)];
@@ -157,7 +157,7 @@
   }
   const tick = new Int32Array(new SharedArrayBuffer(4));
 
-  // encoded returns a value as the host expects it: at most that many bytes, and no NUL.
+  // encoded returns a value as the host expects it: cut to a limited number of bytes, and without NULs.
   function encoded(text) {
     const all = Buffer.from(text.slice(0, most + 1).replaceAll('\0', '\\x00'));
     if (all.length <= most)

@@ -28,7 +28,7 @@ def _drive():
         builtins._ = value
         return repr(value)
 
-    # encoded returns a value as the host expects it: a limited number of bytes, and no NUL.
+    # encoded returns a value as the host expects it: cut to a limited number of bytes, and without NULs.
     def encoded(text):
         data = text.encode('utf-8', 'backslashreplace').replace(b'\0', b'\\x00')
         return data if len(data) <= most else data[:most].decode('utf-8', 'ignore').encode() + '…'.encode()
