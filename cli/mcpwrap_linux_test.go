@@ -75,8 +75,8 @@ func gone(t *testing.T, pids []int) {
 	}
 }
 
-// What passes between a client and a wrapped server is unchanged: 10 MiB in one message, every byte, and a pipe that
-// one side has closed. The exit code is the server's.
+// The wrapper changes nothing between a client and a server. Cases are 10 MiB in one message, every byte, and a pipe
+// that one side has closed. The exit code is the server's.
 func TestMCPWrapBytes(t *testing.T) {
 	home := agentHome(t)
 	cmd := unitaskIn(t, home, "mcp", "wrap", "--", "sh", "-c", "cat; echo after the input; echo noted >&2; exit 7")
