@@ -96,8 +96,8 @@ func TestMCPWrapBytes(t *testing.T) {
 	}
 }
 
-// A server with children and garbage that ignores its client's end leaves no machine: after a signal, after its
-// client's death, and after a close of its input alone.
+// A server with children and garbage ignores its client's end. It leaves no machine after a signal, after its client's
+// death, and after a close of its input alone.
 func TestMCPWrapEnds(t *testing.T) {
 	home := agentHome(t)
 	const server = "trap '' INT TERM; setsid sleep 1000 & sleep 1000 & printf 'garbage \\000\\377\\n'; " +
