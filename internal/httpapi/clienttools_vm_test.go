@@ -25,7 +25,7 @@ for number in (7, 8, "x"):
 `
 
 // The code calls the tools of the run's client, which answers each call as long as the code waits.
-func TestClientTools(t *testing.T) {
+func TestAttackClientToolsAnswers(t *testing.T) {
 	a := newAPI(t, setup{vm: true, callers: []string{"alice", "mallory"}})
 	body := python(shopping)
 	body["clientTools"] = shop(orderSchema)
