@@ -125,6 +125,7 @@ var budgets = map[string]int{
 	"tests of over 80 lines":       0,
 	"files of over 500 lines":      0,
 	"lines of over 120 characters": 0,
+	"sentences of over 25 words":   0,
 	"methods of image.Store":       43,
 	"sleeps in tests":              10,
 	"bytes of ARCHITECTURE.md":     10_527,
@@ -165,6 +166,13 @@ func TestBudgets(t *testing.T) {
 		for line := range strings.Lines(string(text)) {
 			if utf8.RuneCountInString(line) > 121 {
 				got["lines of over 120 characters"]++
+			}
+		}
+		for _, c := range commentsOf(string(text), "//") {
+			_, long := c.sentences()
+			got["sentences of over 25 words"] += len(long)
+			if len(long) > 0 {
+				t.Logf("%s:%d: a long sentence: %q", name, c.line, long)
 			}
 		}
 		if isTest {

@@ -26,7 +26,11 @@ func TestMain(m *testing.M) {
 func testMain(m *testing.M) int {
 	flag.Parse()
 	if testing.Short() { // examples boot machines
-		if err := flag.Set("test.skip", "^Example"); err != nil {
+		skip := "^Example"
+		if more := flag.Lookup("test.skip").Value.String(); more != "" {
+			skip += "|" + more
+		}
+		if err := flag.Set("test.skip", skip); err != nil {
 			return 1
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// isSorted checks that a layer's archive is sorted by name and not by creation, because pip and npm create files in a
-// different order each time.
+// isSorted checks that a layer's archive is sorted by name, not by creation. pip and npm create files in a different
+// order each time.
 func isSorted(t *testing.T, layer string) {
 	t.Helper()
 	names := strings.Join(layerNames(t, layer, "many/"), " ")

@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// toolCeiling returns a ceiling with two published MCP servers, whose lists are reviewed in a home: those of the file
-// system and of the time, from npm and PyPI.
+// toolCeiling returns a ceiling with published MCP servers: two from npm, and one from PyPI. Their lists of tools are
+// reviewed.
 func toolCeiling(t *testing.T, at string) *policy.Ceiling {
 	t.Helper()
 	base := baseHome

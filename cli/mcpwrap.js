@@ -1,4 +1,4 @@
-// Starts the program of a package in /node_modules as npx does: the named one, or the package's own.
+// Starts a program of a package in /node_modules as npx does: the named program, or the package's own.
 const fs = require('node:fs'), path = require('node:path')
 const [pkg, named, ...args] = process.argv.slice(1)
 const fail = text => { process.stderr.write(`unitask: ${text}\n`); process.exit(127) }

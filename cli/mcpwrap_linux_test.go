@@ -75,8 +75,8 @@ func gone(t *testing.T, pids []int) {
 	}
 }
 
-// What passes between a client and a wrapped server is unchanged: 10 MiB in one message, every byte, and a pipe that
-// one side has closed. The exit code is the server's.
+// The wrapper changes nothing between a client and a server. Cases are 10 MiB in one message, every byte, and a pipe
+// that one side has closed. The exit code is the server's.
 func TestMCPWrapBytes(t *testing.T) {
 	home := agentHome(t)
 	cmd := unitaskIn(t, home, "mcp", "wrap", "--", "sh", "-c", "cat; echo after the input; echo noted >&2; exit 7")
@@ -96,8 +96,8 @@ func TestMCPWrapBytes(t *testing.T) {
 	}
 }
 
-// A server with children and garbage that ignores its client's end leaves no machine: after a signal, after its
-// client's death, and after a close of its input alone.
+// A server with children and garbage ignores its client's end. It leaves no machine after a signal, after its client's
+// death, and after a close of its input alone.
 func TestMCPWrapEnds(t *testing.T) {
 	home := agentHome(t)
 	const server = "trap '' INT TERM; setsid sleep 1000 & sleep 1000 & printf 'garbage \\000\\377\\n'; " +

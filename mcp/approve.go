@@ -70,8 +70,8 @@ func canAsk(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	return can.Elicitation.Form != nil || can.Elicitation.URL == nil // a client that names no mode shows forms
 }
 
-// askFirst has a call's user asked about each host that the call names, if the client can ask and no ceiling says
-// which hosts need a question. The runs of a fleet can't ask.
+// askFirst makes a run ask the call's user about each host that the call names. It does so if the client can ask, and
+// no ceiling says which hosts need a question. The runs of a fleet can't ask.
 func (s *Server) askFirst(caller unitask.Caller, req *sdk.CallToolRequest, run *unitask.Request) {
 	if canAsk(caller, req) && !caller.Ceiling.DecidesHosts() && s.rt.HasSessions() {
 		run.Ask, run.AllowNet = append(run.Ask, run.AllowNet...), nil

@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// What another API at the server's address (API) uses of this server: its queue, its callers' limits, its sessions,
-// and what it hides from callers over HTTP.
+// Another API at the server's address (API) uses these parts of this server: the queue, the callers' limits and the
+// sessions. It also hides the same things from callers over HTTP.
 
 // Admit counts something that a caller starts through another API against the caller's rate. The error is a
 // *unitask.BusyError.

@@ -121,8 +121,8 @@ func (c *Ceiling) base() *Ceiling {
 	return c
 }
 
-// DecidesHosts reports whether the ceiling's author says which hosts need a question: the ceiling, or the one that it
-// narrows, has allowNet, ask, or allowNetAny = true. A file that only narrows another ceiling decides nothing.
+// DecidesHosts reports whether the ceiling's author says which hosts need a question. Then the ceiling, or the one that
+// it narrows, has allowNet, ask, or allowNetAny = true. A file that only narrows another ceiling decides nothing.
 func (c *Ceiling) DecidesHosts() bool {
 	if c = c.base(); c == nil {
 		return false

@@ -32,8 +32,8 @@ import (
 // A session's project is a folder of the host that the code may change in its machine. The record has the digests and
 // texts of what came, so that what changed can be shown, and brought back.
 
-// ProjectPlace returns where a project's folder appears, for somebody who works in dir: a folder below dir at the same
-// relative place below /work, any other one as /work itself.
+// ProjectPlace returns where a project's folder appears, for somebody who works in dir. A folder below dir appears at
+// the same relative place below /work, any other folder as /work itself.
 func ProjectPlace(host, dir string) string {
 	if rel, err := filepath.Rel(dir, host); err == nil && filepath.IsLocal(rel) {
 		return filepath.ToSlash(filepath.Join(contract.WorkDir, rel))

@@ -6,7 +6,7 @@ import openapiTS, { astToString } from "openapi-typescript";
 
 const document = JSON.parse(readFileSync(process.argv[2], "utf8"));
 
-// A client reads answers of newer servers, too: a text of the document's list may have further values.
+// The client also reads answers of newer servers, whose texts may have other values than the document lists.
 const open = (schema) => {
   if (Array.isArray(schema)) return schema.map(open);
   if (schema === null || typeof schema !== "object") return schema;

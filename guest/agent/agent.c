@@ -1,5 +1,6 @@
-// One conversation with the host: bell, seed, files, start, streams, exit.
-// One thread, one poll loop, no allocation after the start.
+// Serves one conversation with the host. The bell is a datagram that asks the host for a seed. After
+// the seed come files, the start, streams and the exit. There is one thread with one poll loop, and
+// no allocation after the start.
 #define _GNU_SOURCE
 #include "agent.h"
 #include "files.h"
@@ -35,8 +36,8 @@ static int rehearsing;  // the conversation is a rehearsal, and another one foll
 static int layered;     // send back the changes to the code's root instead of /out
 static int lasting;     // the conversation survives the loss of its connection
 static int rejoined;    // this is a later connection
-static int over;        // the program has ended, and the host is told when it is connected
-// The compiled code is handed out at most once, before it runs.
+static int over;        // the program has ended; the host learns it as soon as it is connected
+// The agent hands out the compiled code at most once, before the code runs.
 static enum { HAND_NO, HAND_ASKED, HAND_UNDER_WAY, HAND_WAITS } hand_out;
 static uint32_t hand_left;  // bytes left to hand out
 
@@ -44,7 +45,7 @@ static uint32_t hand_left;  // bytes left to hand out
 
 static void close_stdin(struct agent *a)
 {
-	// A terminal has no end of file: an empty line, ended by the terminal's EOF character, means end.
+	// A terminal has no end of file: its EOF character on an empty line means the end.
 	if (a->tty && a->in_w >= 0 && write(a->in_w, "\4", 1) < 0)
 		dprintf(a->log, "unitask: cannot end the terminal's input: %s\n", strerror(errno));
 	if (a->tty)
@@ -125,8 +126,8 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		p = (const uint8_t[]){CONTROL_CONTINUE};
 		if (a->ctl < 0)
 			return 0;
-		write_all(a->ctl, p, 1);  // a program that has ended meanwhile gets no error
-		close(a->ctl);  // the code's process is not reachable from here any more
+		write_all(a->ctl, p, 1);  // a failure means that the program has ended, which is no error
+		close(a->ctl);  // from here on the process is the user's code
 		a->ctl = -1;
 		return 0;
 	case FRAME_PROCESS:
@@ -146,7 +147,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		discard(a->err_r);
 		look_from();
 		started = 1;
-		if (!rehearsing && !lasting)  // Lasting is called before the start
+		if (!rehearsing && !lasting)  // a lasting frame comes before the start frame
 			shut_sockets();
 		return write_all(a->ctl, in_buf, HEADER_SIZE + n);
 	case FRAME_STDIN:
@@ -193,9 +194,9 @@ static int receive(struct agent *a, int conn)
 
 // The loop ------------------------------------------------------------------
 
-// finish sends the remaining output, then how the program ended, and the contents of /out if the
-// host asks for them. It waits until the host has received all: the host closes the connection or,
-// usually, kills the machine.
+// finish sends the remaining output and how the program ended, then the contents of /out if the host
+// asks for them. It waits until the host has received all. The host then closes the connection, or
+// usually kills the machine.
 static void finish(struct agent *a, int conn, const struct agent_end *end)
 {
 	char json[128], refused[32] = "";
@@ -244,12 +245,13 @@ static void forget(struct agent *a, int conn, int udp)
 	started = seeded = rehearsing = 0;
 	hand_out = HAND_NO;
 	forget_folder();  // the program is gone, and so is its folder
-	out_empty();  // executed for practice: an end calls this, too
+	out_empty();  // rehearses a call that the end of a run makes
 	tell(a, udp, WORD_FORGOTTEN);
 }
 
-// greet sends hello. On a later connection of a lasting conversation, nothing else is sent until
-// the host has answered: the host may have given up the connection, and the output would be lost.
+// greet sends hello. On a later connection of a lasting conversation, the agent sends nothing else
+// until the host has answered. Before that the host may have given up the connection, and output
+// would be lost.
 static void greet(struct agent *a, int conn)
 {
 	char hello[128];
@@ -266,14 +268,14 @@ static void greet(struct agent *a, int conn)
 		dprintf(a->log, "unitask: cannot greet: %s\n", strerror(errno));
 }
 
-// lose closes a lasting conversation's connection. Incomplete frames to the host are sent again on
-// the next one. An incompletely received frame is sent again by the host, if it still wants to.
+// lose closes a lasting conversation's connection. The agent sends incomplete frames again on the
+// next connection. The host sends a frame that arrived incompletely again, if it still wants to.
 static void lose(struct agent *a, int conn)
 {
 	struct linger now = {.l_onoff = 1};
 	setsockopt(conn, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 	close(conn);
-	in_len = 0;  // all that stdin still needs was received
+	in_len = 0;  // drop an incomplete frame; a frame that feed_stdin still writes is complete
 	out_off = out_head;
 	out_room();
 	drop_file(a);
@@ -299,7 +301,7 @@ static void hand_on(struct agent *a)
 		n = recv(a->ctl, p + HEADER_SIZE, hand_left < MAX_CHUNK ? hand_left : MAX_CHUNK, MSG_DONTWAIT);
 		if (n < 0)
 			return;
-		if (n == 0) {  // it ended in the middle
+		if (n == 0) {  // the program ended before it had sent all
 			hand_out = HAND_NO;
 			close(a->ctl);
 			a->ctl = -1;
@@ -317,13 +319,13 @@ static void hand_on(struct agent *a)
 }
 
 // on_word handles a byte from Node: R (ready), S (the user's code has started) or W (rehearsed). E
-// and a byte: it ends with that exit code. N and a byte: it would, but this is a rehearsal. on_word
-// returns 1 when the program has ended. Two writes may arrive as one, and a quick program may end
-// before the agent has read that it began. After the start the user's code may send these bytes
-// itself; it could also just end.
+// and an exit code mean that the program ends. N and an exit code mean that it would end, but that
+// this is a rehearsal. on_word returns 1 when the program has ended. Two writes may arrive as one,
+// and a quick program may end before the agent has read that it began. After the start the user's
+// code may send these bytes itself. It gains nothing, because it could also end.
 static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_end *end)
 {
-	static uint8_t before;  // E or N, whose code follows
+	static uint8_t before;  // E or N, whose exit code follows
 	uint8_t c, word = before;
 	ssize_t n = recv(a->ctl, &c, 1, MSG_DONTWAIT);
 	if (n == 0) {
@@ -355,7 +357,7 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	return 0;
 }
 
-// there reports whether the host is present.
+// there tests whether the host is present.
 static int there(int conn) { return conn >= 0 && (!rejoined || heard); }
 
 int agent_run(struct agent *a, struct agent_end *end)

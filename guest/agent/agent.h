@@ -1,8 +1,9 @@
 // The guest's end of the conversation with the host, for both kernels.
 //
-// On Linux it runs in PID 1 (../init/init.c); on Nanos, which has one process, in a thread of
-// Node's process (../nanos/nanos.c). Both give it the program's standard streams, a control channel
-// to Node's main thread and a few hooks. Everything that the host receives comes from agent.c.
+// On Linux the agent runs in PID 1 (../init/init.c). On Nanos, which has one process, the agent runs
+// in a thread of Node's process (../nanos/nanos.c). Both give the agent the program's standard
+// streams, a control channel to Node's main thread and a few hooks. Everything that the host
+// receives comes from agent.c.
 //
 // ../frame.go describes the wire format.
 #ifndef UNITASK_AGENT_H
@@ -19,7 +20,7 @@
 struct agent_end {
 	int code;    // exit code, when signal is 0
 	int signal;  // the fatal signal, or 0
-	int oom;     // 1 if the kernel ran out of memory meanwhile
+	int oom;     // 1 if the kernel ran out of memory during the run
 };
 
 struct agent {
@@ -29,8 +30,8 @@ struct agent {
 	int in_w;              // write end of the program's stdin
 	int out_r, err_r;      // read ends of its stdout and stderr
 	int ctl;               // stream to Node's main thread, see ../node/preload.js
-	int event;             // becomes readable when the program may have ended
-	int tty;               // 1: in_w and out_r belong to a terminal (terminal)
+	int event;             // readable when the program may have ended
+	int tty;               // 1: in_w and out_r belong to a terminal; see terminal below
 	int lazy;              // 1: the start frame starts Node
 	int again_ms;          // poll again after this time without an event, because a kernel may lose
 	                       // one; 0 for a kernel that does not
@@ -43,11 +44,11 @@ struct agent {
 	void (*seed)(const uint8_t *entropy, size_t n, int64_t now_ns);
 	// spawn starts Node (lazy only).
 	void (*spawn)(struct agent *);
-	// process takes the differences for spawn, a process frame (lazy only); -1 if it can't.
+	// process takes a process frame, which says what spawn shall start differently (lazy only). -1 if
+	// it can't.
 	int (*process)(struct agent *, const uint8_t *p, size_t n);
-	// terminal gives the process that spawn starts a terminal of this size instead of its streams
-	// (lazy only). in_w and out_r are then the terminal's other end. A later call changes the size. -1
-	// if it can't.
+	// terminal gives the process that spawn starts a terminal instead of its streams (lazy only). in_w
+	// and out_r are then the terminal's other end. A later call changes the size. -1 if it can't.
 	int (*terminal)(struct agent *, unsigned columns, unsigned rows);
 	// session makes this the conversation of a session's program, before the start. in_w and out_r
 	// belong to the program, or spawn will start it. -1 if it can't.
@@ -55,22 +56,22 @@ struct agent {
 	// relay makes connections to these ports of the loopback lead to the gateway (relay.c); -1 if it
 	// can't. It is called once, before the start.
 	int (*relay)(struct agent *, const uint16_t *ports, size_t n);
-	// processes limits the code's processes and threads; -1 if it can't. refused returns how many the
-	// code did not get since. NULL if there is one process.
+	// processes limits the code's processes and threads; -1 if it can't. refused returns how many
+	// processes and threads the code has not got since then. Both are NULL if there is one process.
 	int (*processes)(unsigned most);
 	unsigned (*refused)(void);
 	// freeze stops the code's remaining processes, so that /out does not change; NULL if that is
 	// impossible.
 	void (*freeze)(void);
-	// reset resets the code's connections to the outside, because the network is another one; NULL if
-	// that is impossible.
+	// reset resets the code's connections to the outside, because the machine has another network.
+	// NULL if that is impossible.
 	void (*reset)(void);
-	// settle is called when the program reports its end, before the host is told, which ends the
-	// machine; NULL if there is nothing to do.
+	// The agent calls settle when the program reports its end, before the host gets that report and
+	// ends the machine. NULL if there is nothing to do.
 	void (*settle)(void);
-	// Both are for files that the host puts. set_length only sets a file's length; commit makes the
-	// kernel process what was written. Data beyond the end of a file need not go to a disk, and there
-	// is no writable disk. NULL if it makes no difference.
+	// set_length and commit are for files that the host puts. set_length only sets a file's length.
+	// commit makes the kernel process what was written. There is no writable disk, and the kernel
+	// need not write data beyond a file's end. NULL if that makes no difference.
 	void (*set_length)(int fd, uint64_t n);
 	void (*commit)(void);
 	// layer begins to write the changes to the code's root as an archive, and returns a descriptor to

@@ -14,9 +14,9 @@ enum { OUT_DEPTH = 64 };  // levels of nested folders in /out
 
 static uint64_t out_left;  // bytes of files that the host still accepts
 
-// send_tree sends the contents of a folder, and closes its descriptor. For each entry: u8 kind (f,
-// l, p, s, b, or x for the rest), u32 mode, path; for a file its bytes too. path[..len) is the
-// folder's path below /out. -1 when the host is gone.
+// send_tree sends the contents of a folder, and closes its descriptor. An entry is: u8 kind (f, l, p,
+// s, b, or x for the rest), u32 mode, path. A file's bytes follow. path[..len) is the folder's path
+// below /out. -1 when the host is gone.
 static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 {
 	DIR *d = fdopendir(dir);
@@ -59,7 +59,7 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 	return r;
 }
 
-// The host notices if there is no layer.
+// send_layer does not report a missing layer: the host notices it.
 int send_layer(struct agent *a, int conn)
 {
 	char head[ARTIFACT_HEAD + sizeof LAYER_FILE] = {KIND_FILE};

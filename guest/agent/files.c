@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_WAITING = 64 };  // files that are committed at once
+enum { MAX_WAITING = 64 };  // files for one commit
 
 static int file_fd = -1;  // the file that data frames go to
 static uint64_t file_left;
@@ -28,8 +28,8 @@ static int own(struct agent *a, const char *path)
 
 static char parent[MAX_PATH];  // the folder of the last file, which exists
 
-// make_parents makes the folders above a path. Files arrive folder by folder, so the folders of the
-// last one need no second check.
+// make_parents makes the folders above a path. Files arrive folder by folder, so make_parents checks
+// the folders of consecutive files only once.
 static void make_parents(char *path)
 {
 	size_t len = (size_t)(strrchr(path, '/') ? strrchr(path, '/') - path : 0);
@@ -63,8 +63,8 @@ void settle_files(struct agent *a)
 	waiting_count = 0;
 }
 
-// file_done ends the file being put. If the kernel would try again and again to write the file to
-// its disk, the file waits for a commit with length 0.
+// file_done ends the file being put. Nanos would try again and again to write the file to its disk,
+// so the file has length 0 until the commit.
 static void file_done(struct agent *a)
 {
 	file_fd = -1;
@@ -78,7 +78,7 @@ static void file_done(struct agent *a)
 		settle_files(a);
 }
 
-// create_file makes an empty file, or empties an existing one, which may be a waiting one.
+// create_file makes an empty file, or empties an existing file, which may wait for a commit.
 static int create_file(struct agent *a, const char *path)
 {
 	int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, fd = open(path, flags | O_EXCL, 0600);

@@ -6,20 +6,29 @@
 
 #pragma GCC visibility push(hidden)  // a module of the code may have functions with these names
 
-// on_file handles a file frame: u8 kind (f, d, l), u8 owner (0 root, 1 user), u32 mode, u64 size,
-// u64 mtime in ns (0 is now), u16 path length, path, and for l the link's target. on_data handles a
-// part of the file. Both return -1 on failure.
+// on_file handles a file frame:
+//
+//	u8 kind (f, d, l)
+//	u8 owner (0 root, 1 user)
+//	u32 mode
+//	u64 size in bytes
+//	u64 mtime in ns (0 is now)
+//	u16 length of the path
+//	path
+//	the link's target (l only)
+//
+// on_data handles a part of the file. Both return -1 on failure.
 int on_file(struct agent *a, const uint8_t *p, size_t n);
 int on_data(struct agent *a, const uint8_t *p, size_t n);
 // settle_files sets the lengths and times of the waiting files.
 void settle_files(struct agent *a);
-// drop_file also does that, and closes a file whose rest does not come.
+// drop_file does the same, and closes a file whose remaining data will not come.
 void drop_file(struct agent *a);
-// forget_folder forgets which folder is known to exist.
+// forget_folder makes the next file's folders be checked again.
 void forget_folder(void);
 
-// send_artifacts sends the contents of /out, files of at most that many bytes. send_layer sends the
-// changes to the code's root (artifacts.c). They return -1 when the host is gone.
+// send_artifacts sends the contents of /out, of files at most `most` bytes. send_layer sends the changes
+// to the code's root (artifacts.c). Both return -1 when the host is gone.
 int send_artifacts(int conn, uint64_t most);
 int send_layer(struct agent *a, int conn);
 

@@ -84,13 +84,14 @@ ssize_t pump(int fd, uint8_t type)
 	return n;
 }
 
-// Remaining processes may continue to write. A pipe's size bounds what was written before.
+// flush_streams reads at most a pipe's size, which bounds the output of a program that has ended.
+// Remaining processes may continue to write.
 int flush_streams(struct agent *a, int conn)
 {
 	int fds[2] = {a->out_r, a->err_r};
 	for (int i = 0; i < 2; i++) {
 		ssize_t n, left = fds[i] < 0 ? 0 : fcntl(fds[i], F_GETPIPE_SZ);
-		if (left < 0)  // Nanos does not tell
+		if (left < 0)  // Nanos does not report a pipe's size
 			left = MAX_PIPE;
 		for (; left > 0 && (n = pump(fds[i], i == 0 ? FRAME_STDOUT : FRAME_STDERR)) > 0; left -= n)
 			if (out_flush(conn) < 0)

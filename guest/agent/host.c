@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static uint8_t nonce[NONCE_SIZE];  // of the last seed
+static uint8_t nonce[NONCE_SIZE];  // the last seed's nonce
 
 void tell(struct agent *a, int udp, const char *word)
 {
@@ -56,7 +56,7 @@ int listen_socket(struct agent *a, int type)
 	return s;
 }
 
-// While a conversation lasts, the code runs, and can connect too.
+// accept_host checks the address, because the code of a lasting conversation runs and can connect.
 int accept_host(struct agent *a, int lsn)
 {
 	struct sockaddr_in from;

@@ -1,4 +1,4 @@
-// Files that the code leaves in its folder instead of /out: they are lost with the machine.
+// Reports files that the code leaves in its folder instead of /out. They are lost with the machine.
 #define _GNU_SOURCE
 #include "files.h"
 #include "frames.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum {
-	MOST_LOOKED = 4096,  // inspected entries of the folder: a hostile one may have any number
+	MOST_LOOKED = 4096,  // inspected entries of the folder: hostile code may have made any number
 	MOST_DEEP = 8,       // levels of nested folders
 	MOST_LEFT = 8,       // reported names
 	MAX_NAME = 255,
@@ -29,7 +29,7 @@ int look_at(const uint8_t *path, size_t n)
 	return 0;
 }
 
-// Files from the host have an earlier time; a file's time is that of the last clock tick.
+// Files from the host have an earlier time, because the kernel gives files the last clock tick's.
 void look_from(void) { clock_gettime(CLOCK_REALTIME, &began); }
 
 static int later(const struct timespec *t)
@@ -68,8 +68,8 @@ static int only_hidden(int at, const char *name, int depth, int *budget)
 	return hidden;
 }
 
-// tell_left sends how many files and folders of the folder are new or changed, and some of their
-// names, a folder's with a slash. Hidden ones and Python's caches are not counted.
+// tell_left sends how many files and folders in the folder are new or changed, and some of their
+// names, a folder's with a slash. It does not count hidden names and Python's caches.
 void tell_left(void)
 {
 	static uint8_t text[4 + MOST_LEFT * (MAX_NAME + 2)];

@@ -1,4 +1,4 @@
-// The helpers of the programs that inspect /out, where the code leaves files for the host.
+// Helpers to inspect /out, where the code leaves files for the host.
 #ifndef UNITASK_OUT_H
 #define UNITASK_OUT_H
 
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// open_out opens /out if it is a folder. It follows no link: the code may have put one there to a
-// place that it can't read itself.
+// open_out opens /out if it is a folder. It follows no link: the code may have made /out a link to a
+// place that the code can't read itself.
 static inline int open_out(void)
 {
 	return open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -1,6 +1,6 @@
-// Carries connections from some ports of the guest's loopback to the same ports of the gateway,
-// which lead to the host's loopback. On linux it runs beside the code in a separate process; Nanos
-// does not need it. The gateway decides what is allowed.
+// Relays connections from some ports of the guest's loopback to the same ports of the gateway, which
+// lead to the host's loopback. On linux the relay is a separate process beside the code. Nanos needs
+// no relay. The gateway decides what is allowed.
 #define _GNU_SOURCE
 #include "agent.h"
 
@@ -24,12 +24,12 @@ enum {
 struct half {
 	uint8_t *buf;
 	size_t off, len;
-	int ended;   // the source has ended
-	int closed;  // and its end was passed on
+	int ended;   // the source has sent its end
+	int closed;  // the destination has got that end
 };
 
 struct pair {
-	int fd[2];  // the code's side, the gateway's; -1 when the pair is free
+	int fd[2];  // the code's side and the gateway's; -1 when the pair is free
 	int connecting;
 	struct half half[2];  // half[i]: from fd[i] to fd[1 - i]
 };
@@ -70,8 +70,8 @@ void keep_only(const int *fds, size_t n)
 	}
 }
 
-// drop frees a pair. Data that was sent still arrives, unless the pair is broken: then each side
-// gets a reset.
+// drop frees a pair. Data that was sent still arrives. If the pair is broken, each side gets a reset
+// instead.
 static void drop(struct pair *p, int broken)
 {
 	struct linger now = {.l_onoff = 1};

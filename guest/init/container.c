@@ -1,6 +1,7 @@
-// A machine whose root is a container's image: the disk, read-only, with memory over it. Its
-// program runs as in a container, with a few privileges fewer. Init, which serves the conversation,
-// has other namespaces for processes and mounts, and the program has no privilege to reach them.
+// Sets up a machine whose root is a container's image: the read-only disk with memory over it. The
+// image's program runs as in a container, with slightly fewer privileges. Init, which serves the
+// conversation, has other namespaces for processes and mounts. The program has no privilege to reach
+// those.
 #define _GNU_SOURCE
 #include "container.h"
 #include "init.h"
@@ -26,11 +27,11 @@
 int container;
 uid_t container_owner;
 
-enum { HIGH_FD = 32 };  // above the descriptors that a process is started with
+enum { HIGH_FD = 32 };  // above the descriptors that a process gets at its start
 
-static gid_t group, groups[MAX_GROUPS + 1];  // groups begins with group: programs look for it there, too
+static gid_t group, groups[MAX_GROUPS + 1];  // groups begins with group, because programs look for group there, too
 static size_t group_count;
-static int stage = -1, program = -1;  // the folder above the image's root; the program to start
+static int stage = -1, program = -1;  // the folder above the image's root; the program that spawn starts
 
 void container_read(void)
 {
@@ -62,7 +63,7 @@ void container_mount(void)
 	must_mount("overlay", "/stage/root", "overlay", MS_NODEV, "lowerdir=/image,upperdir=/stage/memory/upper,workdir=/stage/memory/work");
 }
 
-// folder makes a folder at a path, whatever the image has there.
+// folder makes a folder at a path, and replaces a file or link that the image has there.
 static void folder(const char *path, mode_t mode)
 {
 	struct stat st;
@@ -73,7 +74,7 @@ static void folder(const char *path, mode_t mode)
 		die(path);
 }
 
-// text makes a file at a path, and never a link.
+// text makes a file at a path, and replaces a file or link that the image has there.
 static void text(const char *path, const char *content)
 {
 	unlink(path);
@@ -113,8 +114,7 @@ void container_enter(const char *exec)
 		die(exec);
 	close(fd);
 	put("/proc/sys/kernel/pid_max", "4096");  // limits a fork bomb of the image's root
-	// Init's root is the kernel's first one, which pivot_root(2) can't leave: another root is moved
-	// over it.
+	// pivot_root(2) can't leave the kernel's first root, which is init's: so move another root over it.
 	if (chdir("/stage") < 0 || mount("/stage", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 ||
 	    (stage = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 || chdir("/root") < 0 || chroot(".") < 0)
 		die("enter the image");
@@ -124,7 +124,7 @@ void container_enter(const char *exec)
 	} folders[] = {{"/proc", 0555}, {"/sys", 0555}, {"/dev", 0755}, {"/tmp", 01777}, {"/run", 0755}, {OUT_DIR, 0755}, {UNITASK_DIR, 0755}};
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
 		folder(folders[i].path, folders[i].mode);
-	// Mount init's own: links of the image may lead there, and files of the run would follow them.
+	// Mount these for init, too: the image may have links into them, which files of the run would follow.
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, CGROUP_OPTIONS);
@@ -145,8 +145,7 @@ int container_upper(void)
 
 pid_t container_fork(void)
 {
-	// The child's root is the folder above the image's root, so that it can replace it with the
-	// image's.
+	// The child begins in the folder above the image's root, to make the image's root its own.
 	if (fchdir(stage) < 0 || chroot(".") < 0)
 		die("leave the image");
 	pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS, 0, 0, 0, 0);
@@ -155,8 +154,8 @@ pid_t container_fork(void)
 	return pid;
 }
 
-// hide makes files that change the machine read-only, and mounts empty ones over those that reveal
-// it.
+// hide makes files read-only that could change the machine, and hides files that reveal the machine
+// under empty ones.
 static void hide(void)
 {
 	static const char *const fixed[] = {"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"};
@@ -178,7 +177,7 @@ static void hide(void)
 
 // privileges makes the calling process the image's user, or its root, with the usual privileges of
 // containers, except those for devices and raw sockets. None of them reaches out of the image's root.
-// It returns -1 if that fails.
+// -1 if it can't.
 static int privileges(int root)
 {
 	uid_t uid = root ? 0 : container_owner;

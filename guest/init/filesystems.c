@@ -1,4 +1,4 @@
-// Mounts the parts of the disk that the code sees, and memory.
+// Mounts the parts of the disk that the code sees, and memory that it can write to.
 #define _GNU_SOURCE
 #include "../agent/agent.h"
 #include "container.h"
@@ -15,8 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// load_modules loads /modules/NN-name.ko in order of their names; the image
-// writer numbers them by dependency.
+// load_modules loads the modules that /modules/order lists, each after the modules that it needs.
 static void load_modules(void)
 {
 	char path[64];
@@ -31,7 +30,7 @@ static void load_modules(void)
 		fclose(list);
 }
 
-static char folders[1024];  // from FOLDERS_FILE, each with a newline after it, the first also before it
+static char folders[1024];  // the text of FOLDERS_FILE with a newline before it: a folder per line
 
 // whole tests whether a folder is mounted and not copied.
 static int whole(const char *path)
@@ -50,10 +49,10 @@ static void read_folders(void)
 	close(fd);
 }
 
-#define LAID "/laid"  // where lay mounts memory while it needs some
+#define LAID "/laid"  // where lay mounts memory temporarily
 
 // lay mounts a folder of the disk, with memory over it that only root can write to. So a missing
-// file gives ENOENT, and a forbidden write EACCES, as on any machine. A read-only mount would give
+// file gives ENOENT, and a forbidden write EACCES, as on other machines. A read-only mount would give
 // EROFS for both.
 static void lay(const char *src, const char *dst)
 {
@@ -71,8 +70,8 @@ static void lay(const char *src, const char *dst)
 
 enum { MOST_COPIED = 64 << 10 };  // bytes of a file: larger ones stay on the disk
 
-// copy_tree copies the files and links below a folder, with owner root; large files are mounted. As
-// on any machine, a copy's mode forbids writing, instead of a read-only disk.
+// copy_tree copies the files and links below a folder, with root as their owner, and mounts large
+// files. A copy's mode forbids writing, as on other machines, instead of a read-only disk.
 static void copy_tree(const char *from, const char *to)
 {
 	char src[PATH_MAX], dst[PATH_MAX], text[16 << 10];
@@ -116,7 +115,7 @@ static void copy_tree(const char *from, const char *to)
 	closedir(d);
 }
 
-// mount_folders mounts the folders that are at the root: a custom image has some.
+// mount_folders mounts the folders at the root that a custom image has added.
 static void mount_folders(void)
 {
 	char src[PATH_MAX], *end;
@@ -143,16 +142,16 @@ void filesystems(void)
 	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-	// Short of memory, a guest without swap would drop Node's code and read it again for minutes. The
-	// multi-generational LRU prevents that: pages used in the last half second stay. If that is
-	// impossible, the OOM killer acts (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
+	// A guest that is short of memory and has no swap would drop Node's code and read it again for
+	// minutes. The multi-generational LRU keeps pages that were used in the last half second instead.
+	// If it can't, the OOM killer acts (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
 	put("/sys/kernel/mm/lru_gen/enabled", "y");
 	put("/sys/kernel/mm/lru_gen/min_ttl_ms", "500");
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", disk_type(), MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
-	// Node finds the free memory through /proc/self/cgroup. Go searches there for its processors at
-	// each start, which is faster without the mount: so only Node gets it.
+	// Only Node gets this mount. Node finds the free memory through /proc/self/cgroup. A Go program
+	// searches there for its processors at each start, and starts faster without the mount.
 	if (access("/image" PRELOAD, F_OK) == 0)
 		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, CGROUP_OPTIONS);
 	container_read();
@@ -182,11 +181,11 @@ void filesystems(void)
 	for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
 		mkdir(usual[i], 0755);
 	mkdir("/var/tmp", 01777);
-	chmod("/var/tmp", 01777);  // whatever the umask is
+	chmod("/var/tmp", 01777);  // mkdir applies the umask
 	mkdir(HOME_DIR, 0755);
 	mkdir(OUT_DIR, 0755);
 	put(TRUSTED, "");
-	chmod("/root", 0755);  // the kernel's own initramfs has created it with 0700
+	chmod("/root", 0755);  // the kernel's own initramfs has it with 0700
 	if (chown(HOME_DIR, USER_ID, USER_ID) < 0 || chown(OUT_DIR, USER_ID, USER_ID) < 0 ||
 	    chown(TRUSTED, USER_ID, USER_ID) < 0)
 		die("chown");

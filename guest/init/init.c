@@ -1,9 +1,9 @@
-// PID 1 of the linux guest: sets the machine up, runs Node as an unprivileged
-// user and serves the conversation (../agent/agent.c) beside it.
+// PID 1 of the linux guest: sets the machine up, runs the language's program as an unprivileged user,
+// and serves the conversation (../agent/agent.c).
 //
-// It is linked statically and is the only program of the initramfs. The root
-// filesystem stays the initramfs (a tmpfs, so any path can be created); what
-// Node needs comes from the read-only disk by bind mounts.
+// PID 1 is linked statically and is the only program of the initramfs. The root filesystem stays the
+// initramfs, a tmpfs in which any path can be created. Bind mounts of the read-only disk provide what
+// the language needs.
 #define _GNU_SOURCE
 #include "../agent/agent.h"
 #include "container.h"
@@ -42,8 +42,8 @@
 enum { CTL_FD = 3 };
 
 static pid_t node_pid = -1;
-static uid_t owner = USER_ID;  // of the code
-static int child_in, child_out, child_err, child_ctl;  // Node's ends of its streams, until it runs
+static uid_t owner = USER_ID;  // the code's user
+static int child_in, child_out, child_err, child_ctl;  // the program's ends of its streams, until it runs
 static char cmdline[4096];
 static unsigned long long oom_before;
 
@@ -110,7 +110,7 @@ static void interface_up(int s, const char *name, const char *ip, const char *ma
 static void network(void)
 {
 	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	put("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");  // not available elsewhere
+	put("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");  // only the loopback has IPv6
 	interface_up(s, "lo", "127.0.0.1", "255.0.0.0");
 	interface_up(s, "eth0", GUEST_IP, NETMASK);
 	struct rtentry rt = {0};
@@ -128,7 +128,7 @@ static void network(void)
 
 static unsigned long long oom_kills(void)
 {
-	static char text[32 << 10]; // it has 4 KiB
+	static char text[32 << 10]; // the file has about 4 KiB
 	size_t n = 0;
 	int fd = open("/proc/vmstat", O_RDONLY | O_CLOEXEC);
 	for (ssize_t r = 1; fd >= 0 && r > 0 && n < sizeof text - 1; n += r > 0 ? (size_t)r : 0)
@@ -163,7 +163,8 @@ static const char *kernel_arg(const char *name)
 	return value;
 }
 
-// with_rights gives a process its rights: those of the code's user, or by flags root's.
+// with_rights gives the calling process the rights of the code's user, or those of root if the flags
+// say so.
 static void with_rights(int flags)
 {
 	put("/proc/self/oom_score_adj", "0");
@@ -179,8 +180,8 @@ static void with_rights(int flags)
 
 static void as_user(void) { with_rights(0); }
 
-// What to start, from the image (image/payload.go writes it): a path, the arguments, and the
-// environment, each string with a NUL after it, and each list with another NUL.
+// EXEC_FILE of the image says what to start (image/payload.go writes it): a path, the arguments and
+// the environment. Each string ends in a NUL, and each list in another NUL.
 enum { EXEC_SIZE = 4096, LIST_SIZE = 2 * MAX_STRINGS + 2 };
 
 static char exec_text[EXEC_SIZE], process_text[MAX_PROCESS + 4];
@@ -212,8 +213,8 @@ static int process(struct agent *a, const uint8_t *p, size_t n)
 static int session;   // spawn starts a session's program
 static int tty = -1;  // the code's end of its terminal
 
-// terminal creates a terminal, whose end here replaces the pipes, or changes its size. The code's
-// end stays open: otherwise the other end would be closed whenever no process uses it.
+// terminal creates a terminal, or changes its size. The agent's end of it replaces the pipes. The
+// code's end stays open here: otherwise the terminal would hang up whenever no process uses it.
 static int terminal(struct agent *a, unsigned columns, unsigned rows)
 {
 	struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = (unsigned short)rows};
@@ -262,7 +263,7 @@ static void read_exec(void)
 	take_list(env, exec_env);
 }
 
-// spawn starts the program; it waits for the start.
+// spawn starts the program, which then waits for the start.
 static void spawn(struct agent *a)
 {
 	(void)a;
@@ -281,7 +282,7 @@ static void spawn(struct agent *a)
 			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 16);
 		for (int i = 0; i < 4; i++)
 			dup2(fds[i], i);
-		if (!container)  // which needs some; they are closed on exec
+		if (!container)  // a container's start needs some descriptors, which close on exec
 			syscall(SYS_close_range, 4, ~0U, 0);
 		setsid();
 		if (tty >= 0)
@@ -289,7 +290,7 @@ static void spawn(struct agent *a)
 		if (traced)
 			trace_begin();
 		if (session) {
-			// It takes no start: each command brings its own.
+			// The program of a session takes no start: each command brings its own.
 			ssize_t n = write(CTL_FD, (char[]){CONTROL_STARTED}, 1);
 			(void)n;
 			if (container) {
@@ -302,7 +303,7 @@ static void spawn(struct agent *a)
 			container_exec(exec_args, exec_env);
 		as_user();
 		if (process_text[0]) {
-			// Its arguments follow the others, but precede the last one, which is the program.
+			// The arguments of the process frame come before the last argument, which is the program.
 			size_t last = 0;
 			while (exec_args[last + 1])
 				last++;
@@ -326,7 +327,7 @@ static void spawn(struct agent *a)
 	close(child_ctl);
 }
 
-// relay runs as nobody, in a separate process.
+// relay starts the relay as nobody, in a separate process.
 static int relay(struct agent *a, const uint16_t *ports, size_t n)
 {
 	if (relay_listen(ports, n) < 0)
@@ -353,7 +354,7 @@ static void settle(void)
 		freeze();
 }
 
-// ended reaps every child; the run is over when Node itself is.
+// ended reaps every child. The run is over when the program itself has ended.
 static int ended(struct agent *a, struct agent_end *end)
 {
 	struct signalfd_siginfo info;
@@ -383,8 +384,8 @@ static void pipe_pair(int fds[2])
 		die("pipe");
 }
 
-// direct runs one script with its output on the console and stops: the bare boot that benchmarks
-// compare with.
+// direct runs one script with its output on the console, and stops the machine. Benchmarks compare
+// with this bare boot.
 static void direct(const char *script)
 {
 	pid_t pid = fork();
@@ -406,7 +407,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
-	processes_begin();  // before a read-only mount of the hierarchy makes all of it so
+	processes_begin();  // before a read-only mount of the hierarchy makes the whole hierarchy read-only
 	filesystems();
 	chmod("/", 0755);
 	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
@@ -448,7 +449,7 @@ int main(int argc, char **argv)
 		.lazy = strstr(cmdline, BOOT_LAZY) != NULL,
 		.log = STDOUT_FILENO,
 		.owner = owner,
-		.gives_all = container,  // whose user may have any id, and can change everything
+		.gives_all = container,  // an image's user may have any id, and can change everything
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,

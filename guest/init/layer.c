@@ -1,6 +1,6 @@
 // Writes the program's changes to a container's root as a layer of an image: an archive (GNU tar)
-// of the memory over the disk. A removed file becomes a white-out (OCI image specification,
-// layer.md). The program may have been hostile: the host checks the archive.
+// of the memory over the disk. A removed file becomes a whiteout (OCI image specification,
+// layer.md). The program may have been hostile, so the host checks the archive.
 #define _GNU_SOURCE
 #include "container.h"
 #include "../contract/contract.h"
@@ -21,7 +21,7 @@ enum { BLOCK = 512, NAME = 100, COPY = 64 << 10 };
 
 static FILE *out;
 
-// linked is a file with several names; it has the first one.
+// linked is a file with several names. path is the first name that was written.
 struct linked {
 	ino_t ino;
 	char path[];
@@ -34,7 +34,7 @@ static int by_inode(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-// give_up ends without the last entry, which tells the host that the layer is incomplete.
+// give_up ends the archive without its last entry, so the host knows that the layer is incomplete.
 static void give_up(const char *what)
 {
 	printf("unitask: layer: %s\n", what);
@@ -179,8 +179,8 @@ static void entry(int dir, const char *name, char *path, size_t len)
 	header('2', path, target, &st, 0);
 }
 
-// folder writes the contents of a folder, and closes its descriptor. The names are sorted, because
-// tmpfs lists them in the order of their creation: so the same layer has the same digest again.
+// folder writes the contents of a folder, and closes its descriptor. It sorts the names, because
+// tmpfs lists them in the order of their creation, and the same layer must get the same digest.
 static void folder(int dir, char *path, size_t len)
 {
 	char opaque;
@@ -204,7 +204,7 @@ static void folder(int dir, char *path, size_t len)
 
 int container_layer(void)
 {
-	static char path[PATH_MAX + 64];  // and a white-out's prefix
+	static char path[PATH_MAX + 64];  // a path, with a whiteout's prefix
 	static const char end[2 * BLOCK];
 	struct stat st = {0};
 	int ends[2];

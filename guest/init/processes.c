@@ -1,6 +1,7 @@
-// The limit on the code's processes: a control group of their own, that is the root of their control group
-// namespace. The kernel lets nobody leave that root or change its limits (CGROUP_OPTIONS), not even the root of a
-// container's image, who owns the files of the hierarchy where he mounts it in a user namespace of his own.
+// Limits the number of the code's processes with a control group, which is the root of their control
+// group namespace. The kernel lets no process leave that root or change its limits (CGROUP_OPTIONS).
+// That includes root of a container's image. It may mount the hierarchy in a new user namespace, and
+// then own the hierarchy's files, but can't change the limits.
 #define _GNU_SOURCE
 #include "container.h"
 #include "init.h"
@@ -14,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// As in linux/mount.h, which sys/mount.h excludes.
+// These are as in linux/mount.h, which can't be included beside sys/mount.h.
 enum { OPEN_CLOEXEC = 1, MOUNT_CLOEXEC = 1, COMMAND_SET_FLAG = 0, COMMAND_CREATE = 6 };
 
 static int group = -1;
@@ -46,7 +47,7 @@ void processes_begin(void)
 
 void processes_join(void)
 {
-	// Its own namespace: /proc/self/cgroup looks as if there were no group.
+	// In a namespace of its own, /proc/self/cgroup looks as if there were no group.
 	if (put_in(group, "cgroup.procs", "0") < 0 || unshare(CLONE_NEWCGROUP) < 0)
 		die("join the control group");
 }

@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// reset_socket resets a connection to another host: whoever reads or writes it gets ECONNRESET, and
-// waiting calls return.
+// reset_socket resets a connection to another host. Later calls get ECONNRESET, and waiting calls
+// return.
 static void reset_socket(int s)
 {
 	union {
@@ -28,14 +28,15 @@ static void reset_socket(int s)
 	uint32_t to = peer.v4.sin_addr.s_addr;
 	if (peer.v4.sin_family == AF_INET6) {
 		if (!IN6_IS_ADDR_V4MAPPED(&peer.v6.sin6_addr))
-			return;  // there is only the loopback
+			return;  // only the loopback has IPv6
 		memcpy(&to, peer.v6.sin6_addr.s6_addr + 12, sizeof to);
 	}
 	if (ntohl(to) >> 24 != IN_LOOPBACKNET)
 		connect(s, &none, sizeof none);
 }
 
-// The kernel runs their TCP, so they can only be reached by their descriptors.
+// reset_connections finds connections by the descriptors of all processes, because only descriptors
+// lead to them.
 void reset_connections(void)
 {
 	DIR *all = opendir("/proc"), *fds;

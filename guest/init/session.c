@@ -1,7 +1,7 @@
 // The program of a session starts commands, carries their streams and reports how they ended. On
-// linux it is a process below PID 1 that runs as root, so that no command can stop it. Its commands
-// run as the code's user (sessionstart.c). On Nanos it is a thread of the one process
-// (../nanos/session.c). It trusts the host, and interprets nothing that the commands print.
+// linux the program is a child process of PID 1 and runs as root, so that no command can stop it. Its
+// commands run as the code's user (sessionstart.c). On Nanos the program is a thread of the one
+// process (../nanos/session.c). It trusts the host, and does not interpret the commands' output.
 #define _GNU_SOURCE
 #include "../agent/out.h"
 #include "../contract/contract.h"
@@ -48,7 +48,7 @@ static void write_all(const void *buf, size_t n)
 	}
 }
 
-// frame has room for its header before the data.
+// say sends a frame, and fills in the header, for which the frame has room before the data.
 static void say(uint8_t *frame, uint8_t type, uint32_t id, size_t n)
 {
 	uint32_t len = htonl((uint32_t)n);
@@ -101,8 +101,9 @@ static void release(struct command *c)
 	c->pid = 0;
 }
 
-// began reads a command's report of its start, without waiting: other processes of the code's user
-// can stop the command before. It returns 1 when the start has failed, and the host was told.
+// began reads a command's report of its start. It does not wait, because other processes of the
+// code's user can stop the command before its report. It returns 1 when the start has failed and the
+// host knows it.
 static int began(struct command *c)
 {
 	int failed = 0;
@@ -123,7 +124,7 @@ static int began(struct command *c)
 	return 1;
 }
 
-// slot returns a free slot, else that of a command that has ended.
+// slot returns a free slot, else the slot of a command that has ended.
 static struct command *slot(void)
 {
 	struct command *ended = NULL;
@@ -194,7 +195,7 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n)
 		return;
 	}
 	if (c == NULL || c->over)
-		return;  // it has just ended
+		return;  // the command has just ended
 	switch (type) {
 	case STEP_INPUT:
 	case STEP_CONTROL:
@@ -235,7 +236,7 @@ static size_t wanted(void)
 	return STEP_HEADER + n;
 }
 
-// receive reads once, and handles the frame if it is complete.
+// receive reads once, and handles the frame if that is complete.
 static void receive(void)
 {
 	ssize_t r = read(host->in, in + in_len, wanted() - in_len);
@@ -262,8 +263,8 @@ static void tell_out(const struct command *c)
 		say(frame, STEP_OUT, c->id, 0);
 }
 
-// pump passes on one chunk of a stream. It returns the bytes, 0 at the end, -1 when there is
-// nothing now.
+// pump passes on one chunk of a stream. It returns the number of bytes, 0 at the end, -1 when there
+// is nothing now.
 static ssize_t pump(struct command *c, int stream)
 {
 	static uint8_t frame[STEP_HEADER + MAX_CHUNK];
@@ -273,7 +274,7 @@ static ssize_t pump(struct command *c, int stream)
 	ssize_t n = read(c->fd[stream], frame + STEP_HEADER, MAX_CHUNK);
 	if (n < 0 && (errno == EAGAIN || interrupted(errno)))
 		return -1;
-	if (n <= 0) {  // a terminal's end is EIO
+	if (n <= 0) {  // a terminal ends with EIO
 		shut(c, stream);
 		return 0;
 	}
@@ -284,7 +285,7 @@ static ssize_t pump(struct command *c, int stream)
 	return n;
 }
 
-// drain passes on the current contents of a stream; it does not wait for later output.
+// drain passes on the current contents of a stream, and does not wait for later output.
 static void drain(struct command *c, int stream)
 {
 	enum { HELD = 1 << 20 };  // bytes, more than any pipe holds
@@ -315,7 +316,7 @@ void session_ended(pid_t pid, uint32_t how)
 		release(c);
 }
 
-enum { WHY = STREAMS, GIVE, POLLED };  // per command: GIVE is the stream for its descriptor 3
+enum { WHY = STREAMS, GIVE, POLLED };  // GIVE is the stream for a command's descriptor 3
 
 // poll_command sets the events to wait for.
 static void poll_command(const struct command *c, struct pollfd q[POLLED])
@@ -338,7 +339,7 @@ static void serve_command(struct command *c, const struct pollfd q[POLLED])
 		feed(c, IN);
 	if (q[GIVE].revents)
 		feed(c, CTL);
-	if (q[CTL].revents) {  // earlier output comes first
+	if (q[CTL].revents) {  // pass on earlier output first
 		drain(c, OUT);
 		drain(c, ERR);
 		pump(c, CTL);

@@ -1,5 +1,5 @@
-// The program of a session: session.c carries frames. sessionstart.c (linux) and ../nanos/session.c
-// start its commands and interpreters. sessionfiles.c has its file commands.
+// The program of a session. session.c carries its frames. sessionstart.c (linux) and
+// ../nanos/session.c start its commands and interpreters. sessionfiles.c has its file commands.
 #ifndef UNITASK_SESSION_H
 #define UNITASK_SESSION_H
 
@@ -16,15 +16,14 @@ struct command;
 
 // session is what session_serve needs from its kernel.
 struct session {
-	int in, out;   // from the host, and to it
-	int log;  // where it reports errors
+	int in, out;   // frames from the host, and frames to the host
+	int log;  // gets error messages
 	int event;     // readable when a command may have ended
 	int again_ms;  // as in agent.h
-	// start starts a command: flags:1 columns:2 rows:2 arguments:2 variables:2, its folder, its
-	// arguments, its environment; a NUL follows. It returns an errno.
+	// start starts a command. p has flags:1 columns:2 rows:2 arguments:2 variables:2, the command's
+	// folder, its arguments and its environment; a NUL follows. start returns 0 or an errno.
 	int (*start)(struct command *c, uint32_t id, uint8_t *p, size_t n);
-	// signal sends a signal to a command's group; if the command is over, to the remaining processes
-	// of its group.
+	// signal sends a signal to a command's process group, also if only other processes of it remain.
 	void (*signal)(struct command *c, int sig);
 	// ended reads event, and calls session_ended for each command that has ended.
 	void (*ended)(void);
@@ -43,30 +42,30 @@ void session_serve(const struct session *with);
 // session_ended reports that a command has ended: signal<<8 | exit code.
 void session_ended(pid_t pid, uint32_t how);
 
-// session_run is the program on linux. become gives a process the rights of the code's user, or of
-// root, by the flags of its start (EXEC_ROOT, EXEC_MAY_ROOT). The streams of commands belong to owner,
-// the code's user.
+// session_run is the program on linux. become gives a process the rights that the flags of its start
+// say: those of the code's user, or of root (EXEC_ROOT, EXEC_MAY_ROOT). The streams of commands belong
+// to owner, the code's user.
 void session_run(void (*become)(int flags), uid_t owner);
 
-// One of the session's own file commands.
+// file_command is one of the session's own file commands.
 struct file_command {
 	char **argv;  // a verb, a path and the verb's arguments
 	int in, out;             // its standard input and output
-	volatile int cut;  // it must end, and leave nothing behind: its input is incomplete
-	char at[MAX_PATH + 32];  // the file being written, before it has its name; "" if none is
+	volatile int cut;  // its input is incomplete: the command must end, and leave nothing behind
+	char at[MAX_PATH + 32];  // temporary name of the file being written, or ""
 };
 
-// session_file runs one. It returns the exit code: 0, or an errno.
+// session_file runs a file command. It returns the exit code: 0, or an errno.
 int session_file(struct file_command *f);
 
-// session_copy copies at most a number of bytes from a descriptor to another.
+// session_copy copies at most `most` bytes from a descriptor to another. It returns 0 or an errno.
 int session_copy(const struct file_command *f, int from, int to, uint64_t most);
 
-// session_place makes a file, or replaces one, in one step, with the folders above it; fill writes
-// its contents. A file that is there keeps its mode.
+// session_place makes or replaces a file in one step, and makes the folders above it. fill writes the
+// contents. A file that exists keeps its mode.
 int session_place(struct file_command *f, const char *name, mode_t mode, int (*fill)(struct file_command *f, int fd));
 
-// session_kind returns the letter of a kind of file.
+// session_kind returns the letter for the kind of a file with this mode.
 char session_kind(mode_t m);
 
 // session_connect carries a connection to a port of the machine (sessionforward.c).

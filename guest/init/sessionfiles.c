@@ -1,14 +1,14 @@
 // A session's own file commands. They run with the rights of the code's user: on linux in a process
-// each, on Nanos in a thread. Each is `VERB PATH …`; a failure is an errno. linux has further ones
-// (sessionmore.h).
+// each, on Nanos in a thread each. A command is `VERB PATH …`, and its exit code 0 or an errno. linux
+// has more commands (sessionmore.h).
 //
-//	read PATH OFFSET LENGTH   bytes of a regular file go to standard output
-//	write PATH MODE           a file of what comes on standard input, in one step, with the
-//	                          folders above it
-//	list PATH DEPTH           what is in a folder, or the one file: for each u8 kind (f, d, l, p,
-//	                          s, x), mode, size and time (ns since 1970) as numbers with a blank
-//	                          behind each, the path, NUL
-//	remove PATH               a file, or a folder and all that is in it
+//	read PATH OFFSET LENGTH   prints bytes of a regular file
+//	write PATH MODE           makes or replaces a file in one step, with the folders above it.
+//	                          Standard input has the contents
+//	list PATH DEPTH           prints the entries of a folder, or the entry of a file. An entry is u8
+//	                          kind (f, d, l, p, s, x), then mode, size and time (ns since 1970), each
+//	                          as a decimal number and a blank, then the path and a NUL
+//	remove PATH               removes a file, or a folder and its contents
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -196,7 +196,8 @@ static int list_file(struct file_command *f, const char *path)
 	return f->cut ? EINTR : failed;
 }
 
-// remove_at removes the contents of a folder, by names relative to descriptors: no link leads out.
+// remove_at removes a folder's entry with its contents. Names are relative to descriptors, so no link
+// leads out of the folder.
 static int remove_at(int dir, const char *name, int depth)
 {
 	if (unlinkat(dir, name, 0) == 0)

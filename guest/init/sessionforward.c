@@ -1,7 +1,7 @@
-// A connection to a port of the machine, for a port that the host forwards. It runs as the code's
-// user, like every command. Standard input has the client's data, and standard output the server's.
-// The server's data is limited to FORWARD_WINDOW bytes. Each byte on descriptor 3 allows
-// FORWARD_UNIT more, so a client that does not read costs the host no memory.
+// Connects to a port of the machine, for a port that the host forwards. This command runs as the
+// code's user, like every command. Standard input has the client's data, and standard output the
+// server's. The command sends at most FORWARD_WINDOW bytes of the server's data. Each byte on
+// descriptor 3 allows FORWARD_UNIT more, so a client that does not read costs the host no memory.
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -41,7 +41,7 @@ static int dial(const struct sockaddr *to, socklen_t size)
 	return fd;
 }
 
-// reach connects to the server on the port: on the loopback, or on the machine's address.
+// reach connects to a server on the port of the loopback, or else of the machine's address.
 static int reach(uint16_t port)
 {
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -77,7 +77,7 @@ int session_connect(const char *port)
 			{fd, (short)((room > 0 ? POLLIN : 0) | (len > 0 ? POLLOUT : 0)), 0},
 		};
 		if (room == 0 && len == 0)
-			p[2].fd = -1;  // its end is noticed when there is room again
+			p[2].fd = -1;  // wait for room before noticing the server's end
 		if (poll(p, 3, -1) < 0 && errno != EINTR)
 			return errno;
 		if (p[1].revents) {
@@ -99,7 +99,7 @@ int session_connect(const char *port)
 			ssize_t n = send(fd, up + off, len, MSG_NOSIGNAL);
 			if (n >= 0) {
 				off += (size_t)n, len -= (size_t)n;
-			} else if (errno != EAGAIN && errno != EINTR) {  // it reads no more, but may have written
+			} else if (errno != EAGAIN && errno != EINTR) {  // the server reads no more, but may have written
 				len = 0, more = 0;
 				close(STDIN_FILENO);
 			}

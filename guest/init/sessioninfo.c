@@ -1,8 +1,17 @@
-// What the host is told of a file in detail. An entry is a line of blank-separated numbers: kind,
-// mode, size, time (ns since 1970), user, group, the kind and mode of what a link leads to (`-` and 0
-// if nothing), the number of metadata. Strings follow, each with a NUL before it: path, the names of
-// user and group, the path of what a link leads to, and of each metadata its name and value. A NUL ends
-// the entry.
+// Prints entries of files in detail. An entry begins with blank-separated fields:
+//
+//	kind, mode, size in bytes, time (ns since 1970), user id, group id
+//	kind and mode of a link's target (`-` and 0 without a target)
+//	number of metadata
+//
+// Strings follow, each with a NUL before it:
+//
+//	path
+//	name of the user, name of the group
+//	path of a link's target
+//	name and value of each metadata
+//
+// A NUL ends the entry.
 #define _GNU_SOURCE
 #include "sessionmore.h"
 
@@ -18,7 +27,7 @@
 
 enum { DEPTH = 64, ATTRIBUTES = 64 << 10, MAX_METADATA = 64, NAME = 64 };
 
-// user_name returns a user's name in the machine, or the number.
+// user_name returns a user's name in the machine, or the id if there is no name.
 static const char *user_name(uid_t id)
 {
 	static char name[NAME];
@@ -57,7 +66,7 @@ static const char *group_name(gid_t id)
 	return name;
 }
 
-// metadata prints a file's metadata into memory, and counts it. What holds a NUL is left out.
+// metadata prints a file's metadata to out, without values that contain a NUL, and returns its count.
 static unsigned metadata(FILE *out, const char *path)
 {
 	static char names[ATTRIBUTES], value[ATTRIBUTES];

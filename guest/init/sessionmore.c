@@ -1,4 +1,4 @@
-// The file commands of sessionmore.h that write, and the window of those that print much.
+// The file commands of sessionmore.h that write, and the window of the commands that print much.
 #define _GNU_SOURCE
 #include "sessionmore.h"
 
@@ -71,7 +71,7 @@ static int stream(const char *path, off_t offset)
 	return failed;
 }
 
-// read_whole reads n bytes. An error is an errno; so is an end before them.
+// read_whole reads n bytes. It returns 0 or an errno, also if the input ends too early.
 static int read_whole(int fd, void *p, size_t n)
 {
 	while (n > 0) {
@@ -144,7 +144,7 @@ static int join(struct file_command *f, const char *to)
 		failed = errno;
 	for (char **name = f->argv + 2; *name && !failed; name++) {
 		if (stat(*name, &st) < 0) {
-			if (errno != ENOENT)  // it is named twice
+			if (errno != ENOENT)  // the arguments may name a file twice
 				failed = errno;
 		} else if (st.st_ino != made.st_ino || st.st_dev != made.st_dev) {
 			failed = unlink(*name) < 0 ? errno : 0;
@@ -183,7 +183,7 @@ static int move(const char *path, const char *to)
 	return failed ? failed : rename(path, to) < 0 ? errno : 0;
 }
 
-// install_sudo makes a copy of this program that runs as root.
+// install_sudo installs a copy of this program that runs as root.
 static int install_sudo(void)
 {
 	static const char at[] = "/usr/local/bin/sudo";

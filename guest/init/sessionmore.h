@@ -1,17 +1,19 @@
 // Further file commands of a session on linux, each in a process of its own:
 //
-//	stat PATH                the entry itself, in detail (sessioninfo.c has the format)
-//	entries PATH DEPTH       what is in a folder, in detail
-//	stream PATH OFFSET       bytes of a regular file, within a window
-//	put PATH MODE [NAME VALUE]…  a file of what comes on standard input, in one step, with metadata.
-//	                         Input is chunks, each with its length (4 bytes, big-endian) before it;
-//	                         an empty one is the end. Its entry goes to standard output
-//	mkdir PATH               a folder, and those above it; its entry
-//	move PATH TO             to a new name, with the folders above it; its entry
-//	join PATH FILE…          the contents of files, one after the other, which are then removed; its
+//	stat PATH                prints the entry of PATH itself, in detail (sessioninfo.c has the format)
+//	entries PATH DEPTH       prints the entries of a folder, in detail
+//	stream PATH OFFSET       prints bytes of a regular file, within a window
+//	put PATH MODE [NAME VALUE]…  makes or replaces a file in one step, with metadata, and prints its
+//	                         entry. Input is chunks, each with its length (4 bytes, big-endian)
+//	                         before it; an empty chunk is the end
+//	mkdir PATH               makes a folder, and the folders above it; prints its entry
+//	move PATH TO             renames a file or folder, and makes the folders above TO; prints its
 //	                         entry
-//	watch PATH RECURSIVE     changes below a folder, within a window (sessionwatch.c has the format)
-//	sudo                     as root: makes PATH have `sudo`
+//	join PATH FILE…          joins the contents of files to one file, removes the files, and prints
+//	                         the entry
+//	watch PATH RECURSIVE     prints changes below a folder, within a window (sessionwatch.c has the
+//	                         format)
+//	sudo                     installs `sudo`; needs root
 //
 // The window is FORWARD_WINDOW bytes of output. Each byte on descriptor 3 allows FORWARD_UNIT more.
 #ifndef UNITASK_SESSIONMORE_H
@@ -25,25 +27,26 @@
 
 #pragma GCC visibility push(hidden)
 
-// session_more runs one of these commands. It returns the exit code, or -1 for another command.
+// session_more runs a further file command. It returns the exit code, or -1 if f is none.
 int session_more(struct file_command *f);
 
-// info_stat prints an entry, and info_entries those of a folder.
+// info_stat prints the entry of a path, and info_entries the entries of a folder. They return 0 or an
+// errno.
 int info_stat(FILE *out, const char *path);
 int info_entries(FILE *out, const char *path, int depth);
 
 // watch prints changes below a folder, until the host ends it.
 int watch(const char *path, int recursive);
 
-// flow_out writes within the window; it waits for more room. An error is an errno.
+// flow_out writes within the window, and waits for more room if needed. It returns 0 or an errno.
 int flow_out(const void *p, size_t n);
 
 enum { FLOW_CONTROL = 3 };
 
-// flow_allow reads how much more the window has. An error, or the host's end, is an errno.
+// flow_allow reads by how much the window grows. It returns 0 or an errno, also at the host's end.
 int flow_allow(void);
 
-// sudo is that program: the session's user needs no password.
+// sudo is the program that the command sudo installs. The session's user needs no password.
 int sudo(int argc, char **argv);
 
 #pragma GCC visibility pop

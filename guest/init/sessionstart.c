@@ -1,5 +1,5 @@
-// A session's program on linux: how it starts a command with its streams or terminal, and notices
-// its end.
+// The part of a session's program for linux: starts a command with its streams or its terminal, and
+// notices its end.
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 static void (*become)(int flags);  // gives a process its rights
-static uid_t owner;  // of the commands' streams
-static int children;  // readable when one has ended
+static uid_t owner;  // the owner of the commands' streams
+static int children;  // readable when a child process has ended
 
 static int open_terminal(int *end, unsigned columns, unsigned rows)
 {
@@ -30,7 +30,7 @@ static int open_terminal(int *end, unsigned columns, unsigned rows)
 	char path[32];
 	int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
 	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlocked) < 0 || ioctl(master, TIOCGPTN, &number) < 0) {
-		if (master >= 0)  // the root of a container's image has put something else there
+		if (master >= 0)  // root of a container's image has replaced the device
 			close(master);
 		return -1;
 	}
@@ -41,7 +41,7 @@ static int open_terminal(int *end, unsigned columns, unsigned rows)
 		close(master);
 		if (*end >= 0)
 			close(*end);
-		*end = -1;  // so the command is not started
+		*end = -1;  // then start starts no command
 		return -1;
 	}
 	t.c_iflag |= IUTF8;
@@ -69,7 +69,7 @@ static int file_command(char **argv)
 	return failed < 0 ? session_file(&file) : failed;
 }
 
-// child becomes the command; it reports an error on the descriptor why.
+// child becomes the command, and reports an error on the descriptor why.
 static void child(int fds[4], int flags, int why, const char *cwd, char **argv, char **env)
 {
 	sigset_t none;
@@ -130,7 +130,7 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 			if (i == CTL || pipe2(pair, O_CLOEXEC) < 0)
 				continue;
 			ours[i] = pair[i == IN], theirs[i] = pair[i != IN];
-			// The code can then open /dev/stdout and similar files.
+			// The user owns the pipe, so that the code can open /dev/stdout and similar files.
 			if (fchown(pair[0], owner, owner) < 0)
 				failed = errno;
 		}
@@ -173,10 +173,10 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 static void signal_command(struct command *c, int sig)
 {
 	if (kill(-c->pid, sig) < 0 && !c->over)
-		kill(c->pid, sig);  // it has no group yet
+		kill(c->pid, sig);  // the command has no group yet
 }
 
-// reap reports the commands that have ended, after all their output.
+// reap reports the commands that have ended. session_ended sends their output first.
 static void reap(void)
 {
 	struct signalfd_siginfo info;

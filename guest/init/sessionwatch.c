@@ -1,6 +1,6 @@
-// Changes below a folder, for the host: for each its letter (WATCH_CREATE and similar) and the path
-// relative to the folder, with a NUL after it. They mean what Go's fsnotify means. A folder that
-// appears while its files are made is read after its watch began: a file may be reported twice.
+// Prints changes below a folder for the host. A change is its letter (WATCH_CREATE and similar), the
+// path relative to the folder, and a NUL. Changes mean the same as in Go's fsnotify. A new folder is
+// read after its watch began, so that no file in it is missed. A file may be reported twice.
 #define _GNU_SOURCE
 #include "sessionmore.h"
 
@@ -20,10 +20,10 @@ enum {
 	QUEUE = 64 << 10,
 };
 
-// watched is a folder with a watch. Their numbers rise, so the list is ordered.
+// watched is a folder with a watch. inotify's numbers rise, so the list is ordered by them.
 static struct watched {
 	int number;
-	char *path;  // relative to the first one, whose path is ""
+	char *path;  // relative to the first folder, whose path is ""
 } *all;
 
 static size_t count;
@@ -55,7 +55,7 @@ static void forget(struct watched *w)
 	memmove(w, w + 1, (size_t)(all + --count - w) * sizeof *w);
 }
 
-// forget_below ends the watches of a folder that is elsewhere now.
+// forget_below ends the watches of a folder that was moved, and of those below it.
 static void forget_below(const char *path)
 {
 	size_t len = strlen(path);
@@ -68,7 +68,7 @@ static void forget_below(const char *path)
 	}
 }
 
-// add begins a folder's watch. An error is an errno.
+// add begins a folder's watch. It returns 0 or an errno.
 static int add(const char *path)
 {
 	char full[MAX_PATH];
@@ -98,12 +98,13 @@ static int add(const char *path)
 		all = more;
 	}
 	all[count++] = (struct watched){number, copy};
-	if (count > 1 && all[count - 2].number > number)  // the numbers began anew
+	if (count > 1 && all[count - 2].number > number)  // the numbers began again at 1
 		qsort(all, count, sizeof *all, compare);
 	return 0;
 }
 
-// add_below begins the watches of a folder and of those below it. With tell, their entries are new.
+// add_below begins the watches of a folder and of the folders below it, and returns 0 or an errno.
+// With tell, it reports their entries as new.
 static int add_below(const char *path, int tell, int levels)
 {
 	char full[MAX_PATH], sub[MAX_PATH];
@@ -124,7 +125,7 @@ static int add_below(const char *path, int tell, int levels)
 		    (size_t)snprintf(sub, sizeof sub, "%s%s%s", path, *path ? "/" : "", e->d_name) >= sizeof sub)
 			continue;
 		failed = levels > 0 ? add_below(sub, tell, levels - 1) : ENOSPC;
-		if (failed == ENOENT || failed == ENOTDIR || failed == EACCES)  // gone, or not the user's to read
+		if (failed == ENOENT || failed == ENOTDIR || failed == EACCES)  // gone, or the user may not read it
 			failed = 0;
 	}
 	if (d)
@@ -151,7 +152,7 @@ static int on_event(const struct inotify_event *e, int recursive)
 	}
 	const char *name = e->len ? e->name : "";
 	if (!*name && *w->path)
-		return 0;  // the folder above reports it
+		return 0;  // the watch of the folder above reports this change
 	if ((size_t)snprintf(path, sizeof path, "%s%s%s", w->path, *w->path ? "/" : "", name) >= sizeof path)
 		return report(WATCH_OVERFLOW, "", "");
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !failed; i++)

@@ -1,6 +1,6 @@
-// `sudo` of a session that may have root. A copy of PID 1's program with the set-user-id bit is that
-// command. Everybody in the machine may use it, so it protects nothing: it takes the usual options.
-// It keeps the environment, which has the machine's certificates and proxies.
+// The command `sudo` of a session that may have root: a copy of PID 1's program with the set-user-id
+// bit. Every user of the machine may use it, so it protects nothing. It takes the usual options, and
+// keeps the environment, which has the machine's certificates and proxies.
 #define _GNU_SOURCE
 #include "sessionmore.h"
 
@@ -30,7 +30,7 @@ static const struct passwd *find_user(const char *name)
 	struct passwd *p = NULL;
 	while (list && (p = fgetpwent(list)) != NULL)
 		if (*name == '#' ? p->pw_uid == strtoul(name + 1, NULL, 10) : strcmp(p->pw_name, name) == 0)
-			break;  // p stays: the list is not read again
+			break;  // p stays valid, because nothing reads the list again
 	if (list)
 		fclose(list);
 	if (p && p->pw_uid == 0 && strcmp(p->pw_dir, "/") == 0)
@@ -38,7 +38,7 @@ static const struct passwd *find_user(const char *name)
 	return p ? p : strcmp(name, "root") == 0 || strcmp(name, "#0") == 0 ? &root : NULL;
 }
 
-// quoted returns the arguments as one line for a shell.
+// quoted returns the arguments as a command line for a shell.
 static char *quoted(char **args)
 {
 	size_t n = 1;

@@ -1,5 +1,5 @@
 // The kernel's own tracing (Documentation/trace/events.rst). One buffer holds the events that wait
-// for the slow serial port; further events are lost, and their number is reported.
+// for the slow serial port. The kernel drops events when the buffer is full, and reports their number.
 #define _GNU_SOURCE
 #include "../agent/agent.h"
 #include "container.h"
@@ -22,12 +22,12 @@ int traced;
 static pid_t tracer_pid = -1;
 static int trace_pipe = -1;
 
-// The text read from the trace is in shared memory: the tracer is killed with all other processes,
-// and PID 1 sends the text that it had not sent yet.
+// The text read from the trace is in memory that the tracer and PID 1 share. PID 1 kills the tracer
+// with all other processes, and then sends the text that the tracer had not sent yet.
 static struct trace_text {
-	char text[4096];  // maximum of one read of trace_pipe
+	char text[4096];  // the maximum of one read of trace_pipe
 	volatile size_t len, sent;
-	volatile int inside;  // in the middle of a line
+	volatile int inside;  // the text that was sent ends in the middle of a line
 } *trace;
 
 static void trace_send(void)
@@ -95,7 +95,7 @@ void trace_end(void)
 	kill(tracer_pid, SIGKILL);
 	waitpid(tracer_pid, NULL, 0);
 	fcntl(trace_pipe, F_SETFL, O_NONBLOCK);
-	putchar('\n');  // the tracer's incomplete line ends here
+	putchar('\n');  // end the tracer's incomplete line
 	trace->inside = 0;
 	trace_copy();
 	tcdrain(STDOUT_FILENO);

@@ -1,4 +1,4 @@
-// Addresses of the streams in this machine: their kinds and owners.
+// Addresses of the streams in this machine: their kinds, and the sockets that have them.
 #define _GNU_SOURCE
 #include "sockets.h"
 #include "../contract/contract.h"
@@ -62,7 +62,7 @@ bool is_here(const struct address *a)
 	return ntohl(p.in.sin_addr.s_addr) >> 24 == 127 || p.in.sin_addr.s_addr == inet_addr(GUEST_IP);
 }
 
-// takes tests whether a listener at s receives connections to a.
+// takes tests whether s, if it listens, receives connections to a.
 bool takes(const struct socket *s, const struct address *a)
 {
 	struct address to = plain(a), at = plain(&s->local);

@@ -1,5 +1,5 @@
-// Calls that Nanos lacks, and that some file systems or systems may lack. They return Linux's error
-// for such a system, or a substitute.
+// Calls that Nanos lacks, and that some Linux systems or file systems also lack. They return Linux's
+// error for such a system, or a substitute.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -44,7 +44,7 @@ int mkfifoat(int dir, const char *path, mode_t mode)
 
 int mkfifo(const char *path, mode_t mode) { return mkfifoat(AT_FDCWD, path, mode); }
 
-// A file in memory: all files are.
+// memfd_create makes an ordinary file without a name: Nanos has all files in memory.
 int memfd_create(const char *name, unsigned flags)
 {
 	char path[64];

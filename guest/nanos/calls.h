@@ -16,7 +16,7 @@
 // passes the call on.
 extern bool on_nanos;
 
-// own_thread is true in the agent's thread, which sees the kernel's sockets.
+// own_thread is true in the agent's threads, which see the kernel's own sockets.
 extern __thread bool own_thread;
 
 // call makes a system call without libc; it returns the kernel's negative errno.
@@ -53,8 +53,8 @@ static inline int fail(int error)
 	return -1;
 }
 
-// out_of_the_way moves one of the agent's descriptors to a number beyond those of the code, which
-// may close all its descriptors (descriptors.c). -1 if fd is invalid.
+// out_of_the_way moves one of the agent's descriptors to a number beyond those of the code
+// (descriptors.c). The code may close all its descriptors. -1 if fd is invalid.
 int out_of_the_way(int fd);
 
 // Data about a descriptor (descriptors.c).
@@ -65,36 +65,36 @@ struct socket;
 struct descriptor {
 	bool append;  // a regular file, opened for appending
 	bool zero;             // /dev/zero
-	bool agents;  // the agent's: the code has no such descriptor
+	bool agents;  // belongs to the agent: for the code there is no such descriptor
 	bool datagram;         // UDP
 	struct socket *socket; // a stream (sockets.c)
 };
 
 extern struct descriptor descriptors[MAX_FD];
 
-// descriptor returns its data; NULL if the number is out of range.
+// descriptor returns a descriptor's data; NULL if the number is out of range.
 static inline struct descriptor *descriptor(int fd)
 {
 	return on_nanos && fd >= 0 && fd < MAX_FD ? &descriptors[fd] : NULL;
 }
 
-// descriptors.c: gather and scatter are writev and readv by single calls, because Nanos's own
-// miscount.
+// descriptors.c: gather and scatter do writev and readv with single calls, because Nanos's writev and
+// readv miscount.
 long gather(int fd, const struct iovec *from, int n);
 long scatter(int fd, const struct iovec *to, int n);
 
-// streams.c: calls on a stream's descriptor; -1 with errno, like the calls.
+// streams.c: calls on a stream's descriptor; -1 with errno, like the system calls.
 ssize_t socket_read(struct socket *s, const struct iovec *to, int n);
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n);
 int socket_close(int fd, struct socket *s);
 void socket_keep(struct socket *s);
 void socket_blocks(struct socket *s, bool blocks);
 
-// files.c, for other files.
+// files.c, for the other C files.
 int file_mask(void);       // the umask
 struct statx;
 long files_statx(int dir, const char *path, int flags, unsigned mask, struct statx *to); // a negative errno
-long memory_in_use(void);  // of the machine, in KiB: there is one process
+long memory_in_use(void);  // the machine's used memory in KiB: there is one process
 
 #pragma GCC visibility pop
 

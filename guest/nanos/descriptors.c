@@ -1,5 +1,5 @@
-// Reading, writing and closing: files opened for appending, /dev/zero, and streams (sockets.c). All
-// other calls go to the kernel unchanged.
+// Reads, writes and closes files opened for appending, /dev/zero, and streams (sockets.c). All other
+// calls go to the kernel unchanged.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -20,10 +20,11 @@
 
 struct descriptor descriptors[MAX_FD];
 
-// Nanos moves a file's offset to its end when it is opened with O_APPEND, and never again.
+// Nanos moves the offset of a file opened with O_APPEND to the file's end once, at the open. So the
+// lock makes a move to the end and a write one step.
 static pthread_mutex_t appending = PTHREAD_MUTEX_INITIALIZER;
 
-// gather is writev. Nanos's own miscounts when a pipe accepts only a part, and the rest would be
+// gather is writev. Nanos's writev miscounts when a pipe accepts only a part, and the rest would be
 // lost.
 long gather(int fd, const struct iovec *from, int n)
 {
@@ -43,7 +44,7 @@ long gather(int fd, const struct iovec *from, int n)
 	return total;
 }
 
-// scatter is readv. Nanos's own returns 0, the end, for a connection that has nothing to read yet.
+// scatter is readv. Nanos's readv returns 0, the end, for a connection that has nothing to read yet.
 long scatter(int fd, const struct iovec *to, int n)
 {
 	long total = 0;
@@ -155,7 +156,7 @@ ssize_t writev(int fd, const struct iovec *from, int n)
 	return result(gather(fd, from, n));
 }
 
-// Linux appends, whatever the offset is (pwrite(2), BUGS).
+// pwrite64 appends, whatever the offset is, as on Linux (pwrite(2), BUGS).
 ssize_t pwrite64(int fd, const void *from, size_t n, off64_t at)
 {
 	struct descriptor *d = descriptor(fd);
@@ -177,7 +178,8 @@ ssize_t pwritev64(int fd, const struct iovec *from, int n, off64_t at)
 
 ssize_t pwritev(int fd, const struct iovec *from, int n, off_t at) { return pwritev64(fd, from, n, at); }
 
-// lseek: Nanos treats every descriptor as a file's and writes into it.
+// lseek64 refuses descriptors that are not of files. Nanos would treat its own structure for such a
+// descriptor as a file's, and write into it.
 off64_t lseek64(int fd, off64_t to, int whence)
 {
 	struct stat st;
@@ -216,7 +218,7 @@ int close(int fd)
 	return (int)result(call(SYS_close, fd));
 }
 
-// copied is called when a descriptor has become a copy of another.
+// copied copies the data about a descriptor, after a call has copied the descriptor itself.
 static int copied(int from, long to)
 {
 	struct descriptor *d = descriptor((int)to), *was = descriptor(from);
@@ -296,8 +298,8 @@ int ioctl(int fd, unsigned long request, ...)
 	return (int)result(r);
 }
 
-// There is no writable disk, so storing has no meaning. Nanos tries to write, and reports a
-// failure, also for folders.
+// stored replaces fsync. There is no writable disk, so storing has no meaning. Nanos would try to
+// write, and report a failure, also for folders.
 static int stored(int fd)
 {
 	struct stat st;
@@ -310,8 +312,8 @@ static int stored(int fd)
 int fsync(int fd) { return on_nanos ? stored(fd) : (int)result(call(SYS_fsync, fd)); }
 int fdatasync(int fd) { return on_nanos ? stored(fd) : (int)result(call(SYS_fdatasync, fd)); }
 
-// Nanos takes a time limit of 0 as unlimited. abseil, which V8 uses to wait, passes 0 when its time
-// is over.
+// past tests whether a futex wait's time is over. Nanos takes a time limit of 0 as unlimited. abseil,
+// which V8 uses to wait, passes 0 when the time is over.
 static bool past(int op, const struct timespec *timeout)
 {
 	return (op & FUTEX_CMD_MASK) == FUTEX_WAIT && timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0;

@@ -1,6 +1,5 @@
-// Files with Linux's behaviour for root. kept.c stores what Nanos's file system lacks, paths.c
-// checks a path before the kernel sees it, and special.c generates missing files of /proc and /dev
-// when they are opened.
+// Files with Linux's behaviour for root. kept.c stores what Nanos's file system lacks. paths.c checks
+// a path before the kernel sees it. special.c generates missing files of /proc and /dev.
 #define _GNU_SOURCE
 #include "files.h"
 #include "nanos.h"
@@ -17,7 +16,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-// link_end writes the target of the link at path, relative to dir; false if it is no link.
+// link_end writes the target of the link at path, relative to dir. It returns false if path is no
+// link.
 static bool link_end(int dir, const char *path, char *to)
 {
 	char target[PATH_MAX];
@@ -71,10 +71,10 @@ static long create(int dir, const char *path, int flags, mode_t mode)
 	return -ELOOP;
 }
 
-enum { MOST_WIPED = 64 << 20 };  // bytes of a file with holes: wiped, they take memory
+enum { MOST_WIPED = 64 << 20 };  // bytes of a file with holes, which take memory when they are wiped
 
-// cut changes a file's length. The kernel changes only the length, and the data beyond it would
-// reappear when the file grows again: so cut wipes the data first.
+// cut changes a file's length. The kernel changes only the length, and the data beyond the new end
+// would reappear when the file grows again. So cut wipes that data first.
 static long cut(int fd, off_t n)
 {
 	struct stat st;
@@ -84,7 +84,7 @@ static long cut(int fd, off_t n)
 		if (st.st_blocks * 512 < behind && behind > MOST_WIPED)
 			return -EFBIG;
 		r = call(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, n, behind);
-		if (r < 0 && r != -EBADF)  // it is open for reading: the call below fails
+		if (r < 0 && r != -EBADF)  // EBADF: fd is open for reading only, and ftruncate fails below
 			return r;
 	}
 	return call(SYS_ftruncate, fd, n);
@@ -191,7 +191,7 @@ int __xstat(int v, const char *path, struct stat *st) { (void)v; return stat(pat
 int __lxstat(int v, const char *path, struct stat *st) { (void)v; return lstat(path, st); }
 int __fxstat(int v, int fd, struct stat *st) { (void)v; return fstat(fd, st); }
 
-// files_statx is statx, with the fields that stat has.
+// files_statx is statx, with only the fields that stat has.
 long files_statx(int dir, const char *path, int flags, unsigned mask_, struct statx *x)
 {
 	struct stat st;
@@ -217,11 +217,11 @@ long files_statx(int dir, const char *path, int flags, unsigned mask_, struct st
 		.stx_rdev_major = (uint32_t)(st.st_rdev >> 8 & 0xfff),
 		.stx_rdev_minor = (uint32_t)(st.st_rdev & 0xff),
 	};
-	x->stx_ctime = x->stx_btime = x->stx_mtime;  // the creation time is not stored
+	x->stx_ctime = x->stx_btime = x->stx_mtime;  // Nanos stores neither the change time nor the creation time
 	return 0;
 }
 
-// A call with one path that only needs a check.
+// CHECKED defines a call whose only need is a check of its one path.
 #define CHECKED(type, name, parameters, dir, path, ...) \
 	type name parameters \
 	{ \
@@ -367,8 +367,8 @@ int renameat(int from, const char *old, int dir, const char *path)
 
 int rename(const char *old, const char *path) { return renameat(AT_FDCWD, old, AT_FDCWD, path); }
 
-// changeable tests whether permissions, owner or times of a file may be changed. The kernel has no
-// such check, and only protects the content of a read-only file. 0, or an errno.
+// changeable returns 0 if the program may change permissions, owner and times of a file, else an
+// errno. The kernel only protects the content of a read-only file.
 static int changeable(int dir, const char *path)
 {
 	int error = unsafe(dir, path);
@@ -450,7 +450,7 @@ int utimes(const char *path, const struct timeval t[2])
 	return utimensat(AT_FDCWD, path, t ? s : NULL, 0);
 }
 
-// libc opens folders without calling open.
+// opendir checks the path itself, because libc opens folders without calling open.
 DIR *opendir(const char *path)
 {
 	static DIR *(*next)(const char *);

@@ -25,8 +25,8 @@ static struct kept *slot(uint64_t ino)
 	return &table[i];
 }
 
-// entry returns the stored data of a file, and creates it if needed; NULL without memory. The
-// caller holds the table's lock.
+// entry returns the stored data of a file, and creates an entry if there is none; NULL without
+// memory. The caller holds the table's lock.
 static struct kept *entry(const struct stat *st)
 {
 	if (2 * (table_used + 1) > table_size) {
@@ -51,7 +51,7 @@ static struct kept *entry(const struct stat *st)
 }
 
 // keep stores permissions, owner or a change of the number of links. FRESH drops the data of an
-// earlier file with this number.
+// earlier file with this inode number.
 void keep(const struct stat *st, int what, mode_t mode, uid_t uid, gid_t gid, int links)
 {
 	pthread_mutex_lock(&table_lock);
@@ -76,9 +76,9 @@ void made(int dir, const char *path, mode_t mode)
 		keep(&st, FRESH | MODE, mode & ~(mode_t)file_mask(), 0, 0, 0);
 }
 
-// mend completes the kernel's status. The kernel's file numbers are its own addresses; their
-// constant upper bits would not fit into a double. A folder's links are not counted: 1 means so, as
-// in btrfs.
+// mend completes the kernel's status of a file. The kernel's inode numbers are addresses, whose
+// constant upper bits would not fit into a double. A folder has 1 link, which means that nobody
+// counts them, as in btrfs.
 void mend(struct stat *st)
 {
 	struct kept k = {.links = 1, .mode = 0755};

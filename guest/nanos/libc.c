@@ -1,5 +1,5 @@
-// Replaces libc functions that have no system call in Nanos, or a wrong one. They take precedence
-// over libc's own by LD_PRELOAD. On linux all but mkdtemp pass the call on. files.c has the
+// Replaces libc functions whose system call Nanos lacks or does wrong. LD_PRELOAD gives the
+// replacements precedence over libc's own. On linux all but mkdtemp pass the call on. files.c has the
 // functions for files, sockets.c those for sockets.
 #define _GNU_SOURCE
 #include "calls.h"
@@ -22,11 +22,11 @@
 
 bool on_nanos;
 
-// Before every other constructor's work, and before Node's main.
+// find_out runs before all other constructors and before Node's main.
 __attribute__((constructor(101))) static void find_out(void) { on_nanos = is_nanos(); }
 
-// kill: an unhandled fatal signal to this process, especially SIGKILL, would end the machine before
-// all output is sent.
+// kill ends the program itself when it would send a fatal signal without a handler to this process.
+// The kernel would end the machine before all output is sent.
 int kill(pid_t pid, int sig)
 {
 	static const int harmless[] = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
@@ -37,7 +37,7 @@ int kill(pid_t pid, int sig)
 	if (ours && fatal && nanos_attached() &&
 	    (sig == SIGKILL || (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_DFL)))
 		nanos_signal(sig);
-	// A handled signal goes to the first thread, if it does not block it, and ends its waits.
+	// Send a handled signal to the first thread, so that it ends that thread's waits.
 	if (on_nanos && ours && fatal && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
 		return (int)result(call(SYS_tgkill, getpid(), getpid(), sig));
 	return (int)result(call(SYS_kill, pid, sig));
@@ -52,7 +52,7 @@ pid_t fork(void)
 	return fail(ENOSYS);
 }
 
-// There is one user, root, with one group: any other is refused.
+// become accepts only root, which is the one user with the one group.
 static int become(const char *name, id_t id)
 {
 	if (on_nanos)
@@ -91,13 +91,13 @@ int initgroups(const char *user, gid_t id)
 	return real ? real(user, id) : fail(ENOSYS);
 }
 
-// There is one process, so its priority is only remembered.
+// With one process a priority has no effect, so it is only stored.
 static _Atomic int priority;
 
 int getpriority(__priority_which_t which, id_t who)
 {
 	if (!on_nanos) {
-		long r = call(SYS_getpriority, which, who);  // 1 to 40, so that it is no error
+		long r = call(SYS_getpriority, which, who);  // the kernel returns 1 to 40, because errors are negative
 		return r < 0 ? (int)result(r) : 20 - (int)r;
 	}
 	return which != PRIO_PROCESS || (who != 0 && who != (id_t)getpid()) ? fail(ESRCH) : priority;
@@ -113,7 +113,7 @@ int setpriority(__priority_which_t which, id_t who, int value)
 	return 0;
 }
 
-// getrusage: Nanos leaves out the memory.
+// getrusage adds the used memory, which Nanos leaves out.
 int getrusage(__rusage_who_t who, struct rusage *used)
 {
 	static _Atomic long most;
@@ -129,7 +129,7 @@ int getrusage(__rusage_who_t who, struct rusage *used)
 
 pid_t getppid(void) { return on_nanos ? 1 : (pid_t)call(SYS_getppid); }
 
-// V8 calls this for each worker, and prints an error to stderr if it fails.
+// V8 calls pthread_getschedparam for each worker, and prints an error to stderr if the call fails.
 int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *param)
 {
 	int (*real)(pthread_t, int *, struct sched_param *) =
@@ -141,8 +141,8 @@ int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *par
 	return 0;
 }
 
-// mkdtemp: glibc derives its first name from the monotonic clock and a stack address, which the
-// clones of one template share. This one uses the kernel's generator.
+// mkdtemp draws names from the kernel's generator. glibc derives its first name from the monotonic
+// clock and a stack address, which the clones of one template share.
 char *mkdtemp(char *template)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -165,7 +165,7 @@ char *mkdtemp(char *template)
 	return NULL;
 }
 
-// getifaddrs: Nanos leaves stack contents after an interface's name.
+// getifaddrs removes the stack contents that Nanos leaves after an interface's name.
 int getifaddrs(struct ifaddrs **list)
 {
 	int (*real)(struct ifaddrs **) = (int (*)(struct ifaddrs **))dlsym(RTLD_NEXT, "getifaddrs");

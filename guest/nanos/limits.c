@@ -1,5 +1,5 @@
-// The stack of a program's first thread, limits, and refusal of too much memory. The kernel's stack
-// has 2 MiB, and a program that grows it hangs: so the program runs on a stack like Linux's.
+// The stack of a program's first thread, limits, and the refusal of too much memory. The kernel's
+// stack has 2 MiB, and a program that exceeds that hangs. So the program runs on a stack like Linux's.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -11,10 +11,10 @@
 #include <sys/sysinfo.h>
 #include <ucontext.h>
 
-static const rlim64_t usual = 8 << 20, most = 256 << 20;  // bytes: Linux's limit, and the reservable maximum
+static const rlim64_t usual = 8 << 20, most = 256 << 20;  // bytes: Linux's default limit, and what is reserved
 
 static struct rlimit64 stack_limit;
-static char *stack;  // its lower end; addresses beyond the limit can't be touched
+static char *stack;  // the stack's lower end; memory beyond the limit is not accessible
 
 static struct {
 	int (*main)(int, char **, char **);
@@ -46,7 +46,7 @@ int nanos_on_stack(int (*main)(int, char **, char **), int argc, char **argv, ch
 	return program.code;
 }
 
-// Limits that the kernel does not know are unlimited.
+// getrlimit64 reports limits that the kernel does not know as unlimited.
 int getrlimit64(__rlimit_resource_t what, struct rlimit64 *to)
 {
 	if (what == RLIMIT_STACK && stack) {
@@ -77,9 +77,8 @@ int setrlimit64(__rlimit_resource_t what, const struct rlimit64 *to)
 int getrlimit(__rlimit_resource_t what, struct rlimit *to) { return getrlimit64(what, (struct rlimit64 *)to); }
 int setrlimit(__rlimit_resource_t what, const struct rlimit *to) { return setrlimit64(what, (const struct rlimit64 *)to); }
 
-// An allocation larger than the machine's memory is refused, as on Linux: the kernel would grant
-// it, and end the program when the memory is used.
-
+// too_much refuses an allocation that is larger than the machine's memory, as Linux does. Nanos would
+// grant such an allocation, and end the program when the program uses the memory.
 static bool too_much(size_t n)
 {
 	enum { SMALL = 64 << 20 }; // bytes that every machine has

@@ -1,4 +1,4 @@
-// Nanos has one process: the agent is a thread of the program.
+// Runs the agent in a thread of the program, because Nanos has only one process.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -28,8 +28,8 @@ int is_nanos(void)
 }
 
 static pthread_t agent_thread;
-static int event_w = -1;  // the agent's event: how the program ends
-static atomic_int ending;  // a thread is ending the program already
+static int event_w = -1;  // tells the agent how the program ends
+static atomic_int ending;  // a thread already ends the program
 static int console = -1;
 
 int nanos_attached(void) { return event_w >= 0; }
@@ -56,7 +56,7 @@ static void on_program_exit(int code, void *arg)
 void nanos_lacks(const char *what)
 {
 	static atomic_uint said;
-	if (atomic_fetch_add(&said, 1) < 16)  // each is a line of the record
+	if (atomic_fetch_add(&said, 1) < 16)  // each message adds a line to the run's record
 		dprintf(console, "unitask lacks: %s\n", what);
 }
 
@@ -76,8 +76,8 @@ static int nanos_ended(struct agent *a, struct agent_end *end)
 	return 1;
 }
 
-// nanos_seed sets the clock, and makes the kernel's generator reseed itself, which it does after 64
-// KiB of output. Writing to /dev/urandom does nothing there.
+// nanos_seed sets the clock, and makes the kernel's generator reseed itself by reading 64 KiB from it.
+// Writing to /dev/urandom does nothing in Nanos.
 static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 {
 	static uint8_t junk[4096];
@@ -90,7 +90,7 @@ static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 	(void)n;
 }
 
-// nanos_relay starts no relay: connect (sockets.c) sends such connections to the gateway itself.
+// nanos_relay only stores the ports: connect (sockets.c) sends connections to them to the gateway.
 static uint16_t relayed[MAX_RELAYS];
 static atomic_size_t relayed_count;
 
@@ -110,14 +110,13 @@ static int nanos_relay(struct agent *a, const uint16_t *ports, size_t n)
 	return 0;
 }
 
-// nanos_set_length is Nanos's plain ftruncate: it changes the length, and data beyond it stays (cut
-// in files.c wipes it).
+// nanos_set_length calls Nanos's ftruncate, which changes the length and keeps the data beyond it.
+// For the program, cut in files.c wipes that data.
 static void nanos_set_length(int fd, uint64_t n) { call(SYS_ftruncate, fd, n); }
 
-// nanos_commit makes Nanos write its dirty pages. Nanos tries every five seconds, and fails: the
-// disk is read-only. It would then remember the failed pages of a file and try again forever, with
-// all files. Pages beyond a file's end at the time of the attempt are not written, and stay in
-// memory.
+// nanos_commit makes Nanos write its dirty pages. Nanos tries that every five seconds, and fails,
+// because the disk is read-only. After a failure Nanos would try again forever, with all files. Nanos
+// does not write pages beyond a file's current end, which stay in memory.
 static void nanos_commit(void) { call(SYS_sync); }
 
 static void *run_agent(void *arg)
@@ -161,7 +160,7 @@ int nanos_attach(void)
 		.commit = nanos_commit,
 		.ended = nanos_ended,
 	};
-	// The agent's thread takes no signals: they belong to the program.
+	// The agent's thread takes no signals, because they are for the program.
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -173,13 +172,14 @@ int nanos_attach(void)
 void nanos_take_signals(void)
 {
 	// Signals that end a process by default would end the machine without a message. SIGSEGV and
-	// SIGBUS stay: V8 uses them. Node's own handlers for SIGTERM and SIGINT only end the process.
+	// SIGBUS are not here, because V8 uses them. Node's own handlers for SIGTERM and SIGINT only end
+	// the process.
 	static const int fatal[] = {SIGABRT, SIGILL, SIGFPE, SIGTRAP, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR2, SIGALRM, SIGSYS};
 	struct sigaction act = {.sa_handler = nanos_signal};
 	for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
 		sigaction(fatal[i], &act, NULL);
 }
 
-enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
+enum { SYS_UNVEIL = 336 };  // from Nanos's sandbox klib (klib/sandbox.h)
 
 void nanos_unveil(const char *path, const char *permissions) { call(SYS_UNVEIL, path, permissions); }

@@ -9,10 +9,10 @@
 
 // unsafe returns the errno of a path that the kernel must not see, or 0. For a path that does not
 // exist, the kernel's permission check calls itself once for each missing folder, on a stack of 32
-// KiB. So a long path is checked in pieces: everything below a missing folder is missing too.
+// KiB. So unsafe checks a long path in pieces. Everything below a missing folder is missing, too.
 int unsafe(int dir, const char *path)
 {
-	enum { PIECE = 32 };  // parts of a path that may be missing at once
+	enum { PIECE = 32 };  // parts of a path that one check may find missing
 	size_t n = 0, part = 0, parts = 0;
 	if (!on_nanos || path == NULL)
 		return 0;
@@ -43,8 +43,7 @@ int unsafe(int dir, const char *path)
 	return 0;
 }
 
-// storable returns 0, or the errno of a name that a file can't have: names are stored as UTF-8
-// text.
+// storable returns the errno of a name that a file can't have, or 0. Nanos stores names as UTF-8.
 int storable(const char *path)
 {
 	for (const unsigned char *p = (const unsigned char *)path; on_nanos && p && *p;) {
@@ -59,7 +58,7 @@ int storable(const char *path)
 	return 0;
 }
 
-// touched sets the time of the folder that holds path.
+// touched sets the time of the folder that holds path to now.
 void touched(int dir, const char *path)
 {
 	struct timespec now[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};

@@ -1,6 +1,6 @@
 // Processes and signals for a program that, unlike Node, has no signal handlers. A fatal signal
-// would end the machine before all output is sent; starting another process is reported as missing.
-// No library for linux contains this file.
+// would end the machine before all output is sent. A start of another process is reported as
+// something that Nanos lacks. No library for linux contains this file.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// ends tests whether a signal ends a process by default. SIGBUS, which Nanos also sends when the
-// memory is used up, is only reported on the console: there is no memory for a handler. SIGKILL
-// can't have a handler.
+// ends tests whether a signal ends a process by default, and can have a handler. SIGKILL can't have
+// one. Nanos also sends SIGBUS when no memory is left, not even for a handler, and only reports it on
+// the console.
 static bool ends(int sig)
 {
 	static const int others[] = {SIGKILL, SIGSTOP, SIGBUS, SIGCHLD, SIGCONT, SIGURG, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU};
@@ -34,7 +34,7 @@ static int next_sigaction(int sig, const struct sigaction *to, struct sigaction 
 	return next(sig, to, was);
 }
 
-// A signal with its default action goes to nanos_signal, and the program can't see that.
+// sigaction lets nanos_signal handle signals with their default action, without the program noticing.
 int sigaction(int sig, const struct sigaction *to, struct sigaction *was)
 {
 	struct sigaction ours;
@@ -58,7 +58,7 @@ void nanos_take_free_signals(void)
 			sigaction(sig, &now, NULL);
 }
 
-// A signal that can't be handled.
+// maybe_killed ends the program for a signal that can't have a handler.
 static void maybe_killed(int sig)
 {
 	if (sig == SIGKILL && nanos_attached())
@@ -121,7 +121,7 @@ int fexecve(int fd, char *const argv[], char *const env[])
 	return execve("", argv, env);
 }
 
-// There are no children: the kernel would report that none has ended yet.
+// There are no children. The kernel would wrongly report that no child has ended yet.
 pid_t wait4(pid_t pid, int *status, int options, struct rusage *used)
 {
 	(void)pid, (void)status, (void)options, (void)used;

@@ -1,6 +1,6 @@
-// A session on Nanos: its program (../init/session.c) is a thread beside the agent's. The process
-// itself is the only interpreter, and its main thread runs the driver (../node/addon/session.c).
-// File commands are threads, and there are no other commands.
+// A session on Nanos. Its program (../init/session.c) is a thread beside the agent's thread. The
+// process itself is the only interpreter, and its main thread runs the driver
+// (../node/addon/session.c). File commands are threads, and there are no other commands.
 #define _GNU_SOURCE
 #include "calls.h"
 #include "nanos.h"
@@ -18,17 +18,17 @@
 #include <unistd.h>
 
 enum {
-	INTERPRETER = 1,  // its number; file commands have greater ones
-	MAX_ARGS = 8,  // of a file command
-	FILE_STACK = 512 << 10,  // of its thread, in bytes
+	INTERPRETER = 1,  // the interpreter's number; file commands have greater numbers
+	MAX_ARGS = 8,  // arguments of a file command
+	FILE_STACK = 512 << 10,  // bytes of the stack of a file command's thread
 };
 
 static struct session served;
 static int streams[STREAMS];  // our ends of the interpreter's streams; its answers arrive on CTL
-static int code;  // and its code is sent here
-static int theirs[2] = {-1, -1};  // its ends of both
-static int started;  // the interpreter was started
-static int ends;  // where a thread reports its end
+static int code;  // our end of the pipe for the interpreter's code
+static int theirs[2] = {-1, -1};  // the interpreter's ends for code and for answers
+static int started;  // the interpreter has started
+static int ends;  // threads report their ends here
 static void (*interrupt)(bool force);
 
 // file_thread is a running file command.
@@ -36,7 +36,7 @@ struct file_thread {
 	struct file_thread *next;
 	struct file_command command;
 	pid_t number;
-	int how;  // its result
+	int how;  // the command's exit code
 	char *argv[MAX_ARGS + 1];
 	char text[];
 };
@@ -66,7 +66,7 @@ static int start_interpreter(struct command *c, uint32_t id)
 	return 0;
 }
 
-// copy_args copies a command's arguments, which are in the frame.
+// copy_args copies a command's arguments from the frame.
 static struct file_thread *copy_args(char **argv, int n)
 {
 	size_t size = 0;
@@ -141,8 +141,8 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 	return p[0] & EXEC_BUILTIN ? start_file(c, id, argv, (int)get16(p + 5)) : ENOSYS;
 }
 
-// signal_command: any signal ends a file command. For the interpreter, SIGINT is Ctrl-C, and others
-// force its step to end.
+// signal_command ends a file command, whatever the signal is. SIGINT interrupts the interpreter's step
+// like Ctrl-C, and other signals force the step to end.
 static void signal_command(struct command *c, int sig)
 {
 	if (c->over)
@@ -177,7 +177,7 @@ static void ended(void)
 		}
 }
 
-// end ends the machine. It does not return, in any thread but the agent's.
+// end ends the machine. It must not be called in the agent's thread.
 static void end(int status)
 {
 	nanos_end(status, 0);
@@ -198,7 +198,7 @@ int nanos_session(struct agent *a)
 	uint8_t before[MAX_PATH];
 	if (served.end || pipe(in) < 0 || pipe(out) < 0 || pipe(event) < 0 || pipe(codes) < 0 || pipe(answers) < 0)
 		return -1;
-	// away from the code's descriptors
+	// Move the session's ends away from the code's descriptors.
 	int *ours[] = {&in[0], &in[1], &out[0], &out[1], &event[0], &event[1], &codes[1], &answers[0]};
 	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
 		if ((*ours[i] = out_of_the_way(*ours[i])) < 0)
@@ -206,15 +206,15 @@ int nanos_session(struct agent *a)
 	streams[IN] = a->in_w, streams[OUT] = a->out_r, streams[ERR] = a->err_r, streams[CTL] = answers[0];
 	code = codes[1], theirs[0] = codes[0], theirs[1] = answers[1], ends = event[1];
 	a->in_w = in[1], a->out_r = out[0], a->err_r = -1;
-	int *waited[] = {&in[0], &in[1], &out[0], &event[0], &codes[1], &answers[0]};  // by poll
+	int *waited[] = {&in[0], &in[1], &out[0], &event[0], &codes[1], &answers[0]};  // poll waits for these
 	for (size_t i = 0; i < sizeof waited / sizeof *waited; i++)
 		fcntl(*waited[i], F_SETFL, O_NONBLOCK);
-	for (int i = OUT; i <= ERR; i++)  // output from before the session
+	for (int i = OUT; i <= ERR; i++)  // drop output from before the session
 		while (read(streams[i], before, sizeof before) > 0)
 			;
 	served = (struct session){.in = in[0], .out = out[1], .log = a->log, .event = event[0], .again_ms = a->again_ms,
 		.start = start, .signal = signal_command, .ended = ended, .end = end};
-	// Like the agent's thread, it takes no signals, nor do its threads.
+	// The new thread takes no signals, like the agent's thread, nor do the threads that it starts.
 	pthread_t thread;
 	return pthread_create(&thread, NULL, serve, NULL) == 0 ? 0 : -1;
 }

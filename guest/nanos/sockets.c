@@ -1,9 +1,10 @@
 // Streams between sockets of this machine: TCP on the loopback and Unix sockets. There is one
 // process, so both ends are here. A pair of the kernel's sockets carries the bytes. This code
 // corrects the errors of Nanos's own streams: writes that stall, lost ends and resets, and two
-// listeners on one port. A connection to the outside is the kernel's own; reads correct its errors.
+// listeners on one port. For a connection to the outside, the kernel's TCP is used, and reads correct
+// its errors.
 //
-// This file has the calls before there is a connection, names and options.
+// This file has the calls before there is a connection, and the calls for names and options.
 #define _GNU_SOURCE
 #include "nanos.h"
 #include "sockets.h"
@@ -145,8 +146,8 @@ int listen(int fd, int backlog)
 	return error ? fail(error) : 0;
 }
 
-// listener finds the listener at an address, or sets an errno if there is none. The caller holds
-// all_lock.
+// listener returns the listener at an address. If there is none it returns NULL, and sets *error to an
+// errno. The caller holds all_lock.
 static struct socket *listener(const struct socket *s, const struct address *a, int *error)
 {
 	struct stat st = {0};
@@ -170,8 +171,8 @@ static struct socket *listener(const struct socket *s, const struct address *a, 
 	return NULL;
 }
 
-// pair_up makes s and a new socket, which l will accept, the ends of a connection. The caller holds
-// all_lock.
+// pair_up makes s and a new socket the ends of a connection. A later accept of l returns the new
+// socket. The caller holds all_lock.
 static int pair_up(struct socket *s, struct socket *l, const struct address *to)
 {
 	struct socket *o = new_socket(l->domain, -1, true);
@@ -198,7 +199,7 @@ static int pair_up(struct socket *s, struct socket *l, const struct address *to)
 	s->state = o->state = CONNECTED;
 	s->remote = *to;
 	o->local = l->local;
-	if (l->domain != AF_UNIX) {  // each end names the requested address, in its own form
+	if (l->domain != AF_UNIX) {  // each end has the requested address, in the form of its address family
 		struct address at = plain(to);
 		if (is_any(&at)) {
 			if (at.any.sa_family == AF_INET6)
@@ -247,8 +248,8 @@ static bool to_gateway(const struct address *a, struct sockaddr_in *to)
 	return true;
 }
 
-// random_port binds an IPv4 socket of the kernel to a port. For port 0 it chooses a random one,
-// because the kernel counts up, and all clones of a template would have the same port.
+// random_port binds an IPv4 socket of the kernel to a port. For port 0 it chooses a random port,
+// because the kernel counts up, and all clones of a template would get the same port.
 static void random_port(int fd, uint16_t port)
 {
 	struct sockaddr_in me = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -416,7 +417,7 @@ int getsockopt(int fd, int level, int name, void *to, socklen_t *len)
 		return option(0, to, len);
 	long r = call(SYS_getsockopt, fd, level, name, to, len);
 	if (s && r == 0 && level == SOL_SOCKET && name == SO_ERROR) {
-		// A refused connection is reported as reset; libuv asks for the error only then.
+		// Nanos reports a refused connection as reset. libuv asks for the error only then.
 		if (!s->established && *(int *)to == ECONNRESET)
 			*(int *)to = ECONNREFUSED;
 		s->established = *(int *)to == 0;

@@ -1,5 +1,5 @@
 // Declarations that the files for streams share. sockets.c has the calls before there is a
-// connection, streams.c those on one, addresses.c the addresses.
+// connection, streams.c the calls on a connection, addresses.c the addresses.
 #ifndef UNITASK_SOCKETS_H
 #define UNITASK_SOCKETS_H
 
@@ -28,25 +28,25 @@ struct address {
 
 enum state {
 	FRESH,  // no kernel address, and no peer
-	LISTENING,  // its descriptor is readable when connections wait
+	LISTENING,  // the descriptor is readable when connections wait
 	CONNECTED,  // to another socket here
 	OUTSIDE,   // the kernel's own TCP
 };
 
 struct socket {
-	int domain, fd, copies;  // copies: number of its descriptors
+	int domain, fd, copies;  // copies: the number of the socket's descriptors
 	enum state state;
 	struct address local, remote;
 	bool bound, only6, shares, nonblocking;
-	bool lingers_not;  // SO_LINGER with time 0: closing it is a reset
-	struct socket *next;  // in the list of all, or of those that nobody has accepted
+	bool lingers_not;  // SO_LINGER with time 0: close resets the connection
+	struct socket *next;  // in the list of all sockets, or of those that nobody has accepted
 
 	// LISTENING
-	struct socket *first, *last; // that nobody has accepted
+	struct socket *first, *last; // list of the sockets that nobody has accepted
 	int waiting;
 	int waker;  // writing here makes fd readable
-	int node;  // keeps the kernel's socket of the path; -1
-	uint64_t ino;  // of the path
+	int node;  // descriptor of the kernel's socket at the path, or -1
+	uint64_t ino;  // inode number of the path
 
 	// CONNECTED: these describe this end's actions. Both ends have the same lock.
 	struct socket *peer; // NULL when it is closed
@@ -54,18 +54,18 @@ struct socket {
 	int *ends;  // the number of ends that use the lock
 	uint64_t sent, received;
 	bool shut;  // sends no more: the peer reads the sent bytes and then the end
-	bool marked;  // and a byte that is never delivered keeps it readable
+	bool marked;  // shut, and a byte that is never delivered keeps the peer readable
 	bool deaf;        // shut for reading
 	bool gone;        // the peer has closed
 	uint64_t left;  // bytes that the peer had sent; valid when gone or shut
-	bool reset;  // by the peer, and not reported yet
+	bool reset;  // the peer has reset the connection, and the program does not know it yet
 	bool swallowed;  // a write came after the peer had closed
 	bool established; // OUTSIDE
-	bool late;  // OUTSIDE: shut here; the kernel is told when the peer's data has been read
+	bool late;  // OUTSIDE: shut here; the kernel gets the shutdown when the program has read all data
 	enum {
 		LIVES,
-		CUT,  // its network is gone: it is reset
-		CUT_TOLD,  // and the program was told
+		CUT,  // the network is gone, so the connection is reset
+		CUT_TOLD,  // the program also knows it
 	} cut;            // OUTSIDE
 	int epoll;
 	struct epoll_event event;
@@ -78,7 +78,7 @@ static inline struct socket *of(int fd)
 	return d ? d->socket : NULL;
 }
 
-// The library takes precedence over all others: its own symbols are hidden.
+// The library takes precedence over all others, so its own symbols are hidden.
 #pragma GCC visibility push(hidden)
 
 // addresses.c

@@ -1,4 +1,4 @@
-// Files of /proc and /dev that are not in the image are generated when they are opened.
+// Generates files of /proc and /dev that are not in the image when the program opens them.
 #define _GNU_SOURCE
 #include "files.h"
 
@@ -40,7 +40,8 @@ long memory_in_use(void)
 	return (long)((s.totalram - s.freeram) / 1024);
 }
 
-// text writes the current content of a file of /proc (proc(5)); 0 if it is not one of these.
+// text writes the current content of a generated file of /proc (proc(5)), and returns its length. 0 if
+// path is no such file.
 static int text(const char *path, char *to, size_t size)
 {
 	struct rusage used = {0};
@@ -66,7 +67,7 @@ static int text(const char *path, char *to, size_t size)
 	return 0;
 }
 
-// open_made opens one of these; -1 with errno 0 if the path is none of them.
+// open_made opens a generated file; -1 with errno 0 if path is no such file.
 int open_made(const char *path, int flags)
 {
 	char now[1024];
@@ -93,7 +94,7 @@ int open_made(const char *path, int flags)
 	return ends[0];
 }
 
-// stat_made returns the status of one of these files; -1 if the path is none of them.
+// stat_made returns the status of a generated file; -1 if path is no such file.
 long stat_made(const char *path, struct stat *st)
 {
 	int fd = stream(path);

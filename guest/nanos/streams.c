@@ -1,5 +1,5 @@
-// The calls on a connection within this machine (sockets.c), on one to the outside if the kernel's
-// own call is wrong, and on datagrams.
+// The calls on a connection within this machine (sockets.c), and on datagrams. For a connection to the
+// outside, it has the calls that Nanos does wrong.
 #define _GNU_SOURCE
 #include "nanos.h"
 #include "sockets.h"
@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum {
-	MAX_DATAGRAM = 65461,  // bytes of a UDP datagram that the loopback carries
-	LINUX_DATAGRAM = 65507,  // and that Linux accepts: the rest of IPv4's maximum length
+	MAX_DATAGRAM = 65461,  // bytes of a UDP datagram that Nanos's loopback carries
+	LINUX_DATAGRAM = 65507,  // bytes that Linux accepts: IPv4's maximum length without the headers
 };
 
 void socket_blocks(struct socket *s, bool blocks) { s->nonblocking = !blocks; }
@@ -22,23 +22,23 @@ void socket_blocks(struct socket *s, bool blocks) { s->nonblocking = !blocks; }
 void socket_keep(struct socket *s) { __atomic_add_fetch(&s->copies, 1, __ATOMIC_SEQ_CST); }
 
 // wake makes the thread that waits for events of s check again. Nanos checks a socket when a wait
-// begins, and reports few later events of the other end. The caller holds the lock.
+// begins, and misses most later events of the other end. The caller holds the lock.
 static void wake(struct socket *s)
 {
 	if (s && s->epoll >= 0 && !pthread_equal(s->waits, pthread_self()))
 		call(SYS_epoll_ctl, s->epoll, EPOLL_CTL_MOD, s->fd, &s->event);
 }
 
-// mark makes the reader of an end that sends no more see that there is something to read: the end.
-// The caller holds the lock.
+// mark makes the peer of an end that sends no more readable, so that the peer reads the end. The caller
+// holds the lock.
 static void mark(struct socket *s)
 {
 	if (s->shut && !s->marked && s->peer && call(SYS_write, s->fd, "", 1) == 1)
 		s->marked = true;
 }
 
-// until waits until a blocking socket is ready: no call may block with the lock held. It returns
-// false when a signal came.
+// until waits until a blocking socket is ready, because no call may block while it holds the lock. It
+// returns false when a signal came.
 static bool until(struct socket *s, short events)
 {
 	if (s->nonblocking)
@@ -62,8 +62,8 @@ static size_t length(const struct iovec *v, int n)
 	return total;
 }
 
-// outside_error returns the kernel's error for a connection that has ended. If both ends have come,
-// the kernel reports ENOTCONN, which is no error.
+// outside_error returns the kernel's error for a connection that has ended. If both sides have sent
+// their end, the kernel reports ENOTCONN, which is no error.
 static int outside_error(struct socket *s)
 {
 	int error = 0;
@@ -71,7 +71,8 @@ static int outside_error(struct socket *s)
 	return call(SYS_getsockopt, s->fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != ENOTCONN ? error : 0;
 }
 
-// outside_state returns a connection's state (TCP_CLOSE_WAIT), -1 if the kernel does not tell.
+// outside_state returns a connection's TCP state, such as TCP_CLOSE_WAIT; -1 if the kernel reports
+// none.
 static int outside_state(struct socket *s)
 {
 	struct tcp_info info = {0};
@@ -79,8 +80,8 @@ static int outside_state(struct socket *s)
 	return call(SYS_getsockopt, s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_state : -1;
 }
 
-// nanos_reset is called in the agent's thread. Shutting a socket down wakes its waiting threads.
-// Closing a socket takes the same lock before it is freed.
+// nanos_reset runs in the agent's thread. A shutdown wakes the threads that wait for a socket. close
+// takes the same lock before it frees a socket.
 void nanos_reset(void)
 {
 	pthread_mutex_lock(&all_lock);
@@ -94,9 +95,9 @@ void nanos_reset(void)
 	pthread_mutex_unlock(&all_lock);
 }
 
-// cut_meanwhile returns true once if a connection was cut while a call on fd waited. The kernel
-// reports a shutdown then, which must not look like the end of the peer's data. If the socket was
-// closed meanwhile, s is gone.
+// cut_meanwhile returns true once if a connection was cut while a call on fd waited. The kernel then
+// reports a shutdown, which must not look like the end of the peer's data. If another thread has
+// closed the socket, s no longer exists.
 static bool cut_meanwhile(struct socket *s, int fd)
 {
 	if (of(fd) != s || s->cut != CUT)
@@ -105,11 +106,12 @@ static bool cut_meanwhile(struct socket *s, int fd)
 	return true;
 }
 
-// shut_meanwhile: a write fails with EPIPE after a shutdown, and with ENOTCONN if it was waiting.
+// shut_meanwhile tests whether a write failed because of a shutdown. A write that began later fails
+// with EPIPE, a write that was waiting with ENOTCONN.
 static bool shut_meanwhile(long r) { return r == -EPIPE || r == -ENOTCONN; }
 
-// read_outside: after our own end, the kernel reports that the peer's end has come too, and never
-// that a connection was reset.
+// read_outside corrects two errors of reads. After our own end, the kernel reports that the peer has
+// also sent its end. And it never reports a reset.
 static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 {
 	if (s->cut == CUT_TOLD)
@@ -128,7 +130,7 @@ static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 	if (error)
 		return fail(error);
 	if (state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2) {
-		struct timespec little = {.tv_nsec = 1000000};  // it stays readable meanwhile
+		struct timespec little = {.tv_nsec = 1000000};  // poll reports the socket as readable all the time
 		nanosleep(&little, NULL);
 		return fail(EAGAIN);
 	}
@@ -138,7 +140,8 @@ static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 	return 0;
 }
 
-// shutdown_outside: when both ends have come, the kernel drops data that has not been read.
+// shutdown_outside delays a shutdown while the program may not have read all data. When both sides
+// have sent their end, the kernel drops the rest.
 static int shutdown_outside(struct socket *s, int how)
 {
 	if (how == SHUT_WR && !s->shut && outside_state(s) == TCP_CLOSE_WAIT) {
@@ -164,7 +167,7 @@ ssize_t socket_read(struct socket *s, const struct iovec *to, int n)
 	pthread_mutex_lock(s->lock);
 	uint64_t left = s->gone ? s->left - s->received : s->peer->shut ? s->peer->sent - s->received : UINT64_MAX;
 	long r = 0, total = 0;
-	for (int i = 0; i < n && left > 0; i++) {  // the kernel's own readv and writev miscount
+	for (int i = 0; i < n && left > 0; i++) {  // Nanos's readv and writev miscount
 		size_t want = to[i].iov_len < left ? to[i].iov_len : (size_t)left;
 		r = call(SYS_read, s->fd, to[i].iov_base, want);
 		if (r <= 0)
@@ -225,7 +228,7 @@ ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 		r = -ECONNRESET;
 	} else if (s->shut || (s->gone && (s->swallowed || s->domain == AF_UNIX))) {
 		r = -EPIPE;
-	} else if (s->gone) {  // the answer to the first bytes would be the reset
+	} else if (s->gone) {  // as on Linux, the first write after the peer's end succeeds
 		s->swallowed = true;
 		r = (long)length(from, n);
 	} else {
@@ -267,7 +270,7 @@ int shutdown(int fd, int how)
 	return 0;
 }
 
-// leave closes one end of a connection: its peer reads the sent data and then the end, or a reset.
+// leave closes one end of a connection. The peer reads the sent data and then the end, or a reset.
 static void leave(struct socket *s)
 {
 	pthread_mutex_lock(s->lock);
@@ -294,7 +297,7 @@ static void leave(struct socket *s)
 int socket_close(int fd, struct socket *s)
 {
 	if (__atomic_sub_fetch(&s->copies, 1, __ATOMIC_SEQ_CST) > 0) {
-		if (s->fd == fd)  // it continues with another descriptor
+		if (s->fd == fd)  // the socket continues with another descriptor
 			for (int i = 0; i < MAX_FD; i++)
 				if (descriptors[i].socket == s) {
 					s->fd = i;

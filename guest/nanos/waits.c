@@ -1,6 +1,6 @@
-// Waiting for streams: the kernel checks a stream when a wait begins, and reports few later events
-// of its other end, which another thread uses. Waits by epoll are woken (streams.c); waits by poll
-// or select check again.
+// Waits for streams. The kernel checks a stream when a wait begins, and misses most later events of
+// the other end, which another thread uses. streams.c wakes waits by epoll. Waits by poll or select
+// check again after a short time.
 #define _GNU_SOURCE
 #include "calls.h"
 
@@ -9,7 +9,7 @@
 #include <sys/select.h>
 #include <time.h>
 
-enum { AGAIN_NS = 5000000, SECOND = 1000000000, SIGNALS = 8 };  // SIGNALS: bytes of a signal set, in the kernel's form
+enum { AGAIN_NS = 5000000, SECOND = 1000000000, SIGNALS = 8 };  // SIGNALS: bytes of a signal set in the kernel's form
 
 static int64_t now(void)
 {
@@ -75,7 +75,7 @@ int poll(struct pollfd *p, nfds_t n, int ms)
 {
 	struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
 #if defined(SYS_poll)
-	if (!has_streams(p, n))  // also the agent's, which is the same call as in Node
+	if (!has_streams(p, n))  // always so in the agent's threads
 		return (int)result(call(SYS_poll, p, n, ms));
 #endif
 	return ppoll(p, n, ms < 0 ? NULL : &t, NULL);

@@ -1,6 +1,6 @@
 // Checks the syntax of the program in the first argument with `node --check`, and runs none of it.
-// node --check knows only JavaScript. For TypeScript, types are first replaced with blanks, as when
-// it runs, so positions stay. esbuild converts other TypeScript syntax, JSX and decorators.
+// node --check knows only JavaScript. For TypeScript, Node first replaces types with blanks, as in a
+// run, so positions stay. esbuild converts other TypeScript syntax, JSX and decorators.
 const { spawnSync } = require('child_process');
 const fs = require('fs');
 const modules = require('module');
@@ -11,14 +11,15 @@ const util = require('util');
 
 const file = process.argv[2];
 
-// kind returns the extension of the JavaScript for a TypeScript file: .js can be either kind.
+// kind returns the extension of the JavaScript for a TypeScript file. A .js file can be an ES module or
+// CommonJS.
 function kind() {
   const ext = path.extname(file);
   if (ext !== '.ts') return ext.replace('t', 'j');
   let type;
   try {
     type = JSON.parse(fs.readFileSync(modules.findPackageJSON(url.pathToFileURL(file)), 'utf8')).type;
-  } catch { /* there is none, or it is broken */ }
+  } catch { /* there is no package.json, or a malformed one */ }
   return { module: '.mjs', commonjs: '.cjs' }[type] ?? '.js';
 }
 
@@ -51,7 +52,7 @@ function stripped() {
       return modules.stripTypeScriptTypes(text, { mode: 'transform', sourceUrl: file });
     }
   } catch (e) {
-    // As Node prints it, without the stack frames of this program.
+    // Print the error as Node does, without the stack frames of this program.
     console.error(`${util.inspect(e).split('\n    at ')[0].replace(`file://${file}`, file)}\n\nNode.js ${process.version}`);
     process.exitCode = 1;
   }

@@ -30,7 +30,7 @@ if (plan.ca) config.push(`cafile=${ca}`)
 fs.writeFileSync('/tmp/npmrc', config.join('\n') + '\n')
 fs.writeFileSync('/tmp/globalrc', '')
 const env = { ...process.env, npm_config_userconfig: '/tmp/npmrc', npm_config_globalconfig: '/tmp/globalrc', PATH: `${path.dirname(process.execPath)}:${process.env.PATH}` }
-// node-gyp uses the headers that are installed with the compilers, and fetches none.
+// node-gyp uses the headers that came with the compilers, and downloads none.
 if (fs.existsSync('/usr/include/node/node_version.h')) env.npm_config_nodedir = '/usr'
 // Programs that install scripts start read their own variables, not npm's settings.
 if (plan.ca) for (const name of plan.authorities) env[name] = ca

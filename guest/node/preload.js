@@ -1,5 +1,5 @@
-// Runs in Node before the user's code: --require preloads it. It replaces Module.runMain, which
-// Node calls last before it loads the program. It tells the agent (agent.c) that Node is up and
+// Runs in Node before the user's code, by --require. It replaces Module.runMain, which Node calls
+// last before it loads the program. The replacement tells the agent (agent.c) that Node is up, and
 // waits for the start. It then makes the process look as if `node main.js args` had been typed.
 // Node itself loads /unitask/main, a link to the user's file, so module kinds, stack traces and
 // exit paths are Node's own.
@@ -22,24 +22,24 @@ const CONTROL_REHEARSED = 'W';
 
 const MORE_MEMORY = 200 * 2 ** 20; // bytes: a machine with more memory rehearses everything
 
-let beginTime; // clockOf; a fresh process's time is its own
+let beginTime; // from clockOf; undefined in a fresh process, whose time is right
 let snapshot = false; // whether the machine's snapshot was taken, or comes next
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
-const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
+const ending = { noted: false, nested: false, rehearsed: false }; // the state of quickExit
 
 // A process that is started for one run takes its start at once, before NODE_OPTIONS and arguments
-// load anything else. It may be asked to load this file twice.
+// load anything else. Its arguments may make it load this file twice.
 const fresh = process.env[ENV_FRESH] !== undefined;
 
-// Workers inherit --require. They only remove this file's traces. chdir is disabled in them, and
-// testing for that costs nothing; loading worker_threads would take a tenth of a second under TCG.
+// Workers inherit --require, and only remove this file's traces. chdir is disabled in workers, and a
+// test for that costs nothing. Loading worker_threads would take a tenth of a second under TCG.
 if (!fresh) delete require.cache[__filename];
 process.execArgv = process.execArgv.slice(process.execArgv.indexOf(PRELOAD) + 1);
 const typescript = takeAlong(TYPESCRIPT);
 if (!process.chdir.disabled) main();
 else inWorker();
 
-// takeAlong loads another file of the guest, and removes its traces.
+// takeAlong loads another file of the guest, and removes the traces of that.
 function takeAlong(name) {
   try {
     return require(name);
@@ -64,13 +64,13 @@ function main() {
   const fs = require('node:fs');
   const native = loadNative();
   CTL = native.attach();
-  // Loaded here because the user may need it: loading it takes a tenth of a second.
+  // Loaded before the start because the user may need it, and loading it takes a tenth of a second.
   require('node:perf_hooks');
   if (!fresh) beginTime = clockOf(native);
   quickExit(native);
-  native.rehearsing(true); // otherwise rehearsals make Node's own code hot
+  native.rehearsing(true); // otherwise V8 would optimize Node's own code for the rehearsals
 
-  // Node reads Module.runMain and calls the value: so a getter is in no stack trace.
+  // Node reads Module.runMain and calls the value, so this getter is in no stack trace.
   const Module = require('node:module');
   const was = Object.getOwnPropertyDescriptor(Module, 'runMain');
   Object.defineProperty(Module, 'runMain', {
@@ -94,15 +94,14 @@ function wait(fs, native) {
   fs.closeSync(CTL);
 }
 
-// stay gives the addon to a session's driver, which is then the program (Nanos). None of its exits
-// is quick.
+// stay gives the addon to a session's driver, which is the program on Nanos, and disables quickExit.
 function stay(native) {
   delete Object.getPrototypeOf(process).emit;
   Object.defineProperty(globalThis, '__unitask', { value: native, configurable: true });
 }
 
-// take applies a start to the process, in a run and in a rehearsal. Code that only a run executed
-// would have to be compiled in it.
+// take applies a start to the process, in a run and in a rehearsal. Every run would have to compile
+// code that rehearsals do not execute.
 function take(start, fs, native) {
   begin(start, native);
   if (!fresh) adopt(start.flags ?? []);
@@ -118,8 +117,8 @@ function nameTools() {
   require('node:module').registerHooks({ resolve });
 }
 
-// adopt applies the few arguments that a running Node can still apply (node.go lists them). Others
-// require a fresh process.
+// adopt applies the few arguments that a running Node can still apply (node.go lists them). Other
+// arguments require a fresh process.
 function adopt(flags) {
   if (flags.some((flag) => /^--expose[-_]gc$/.test(flag))) {
     require('node:v8').setFlagsFromString('--expose-gc');
@@ -130,10 +129,10 @@ function adopt(flags) {
   if (process.env.NODE_PATH) require('node:module')._initPaths();
 }
 
-// trust adds certificates to those that TLS clients trust. Node was started with
-// NODE_EXTRA_CA_CERTS, and reads that file when it first needs it, once for all its threads. Child
-// processes find it by their environment. A certificate file that the code's own environment names
-// is also read, as Node does at its start.
+// trust adds certificates to those that TLS clients trust. It writes them to the file that
+// NODE_EXTRA_CA_CERTS named when Node started. Node reads that file when it first needs it, once for
+// all its threads. Child processes find the file by their environment. trust also adds the
+// certificates that the code's own NODE_EXTRA_CA_CERTS names, as Node does at its start.
 function trust(fs, ca) {
   const own = process.env.NODE_EXTRA_CA_CERTS;
   if (!ca && !own) return;
@@ -149,8 +148,8 @@ function trust(fs, ca) {
   if (ca) process.env.NODE_EXTRA_CA_CERTS = TRUSTED;
 }
 
-// protection returns what the code may do with which paths: permissions and a path in turns. It is
-// for Nanos, whose file system has no modes. The host's files stay unchanged.
+// protection returns the code's permissions for Nanos, whose file system has no modes: pairs of
+// permissions and a path. The code can't change files from the host.
 function protection(start) {
   let inside = false;
   let text = '';
@@ -165,8 +164,8 @@ function protection(start) {
 
 // begin gives the process its arguments, environment and folder.
 function begin(start, native) {
-  // Refuse to run on shared entropy: a clone shares all its state with others.
-  const entropy = Buffer.alloc(ENTROPY_SIZE); // not from the pool, which takes another path when it is used up
+  // Refuse to run without fresh entropy, because a clone shares all its state with other clones.
+  const entropy = Buffer.alloc(ENTROPY_SIZE); // not Buffer.from, which runs other code when Node's pool is used up
   if (start.entropy?.length !== 2 * ENTROPY_SIZE || entropy.write(start.entropy, 'hex') !== ENTROPY_SIZE) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
   beginTime?.(start.came);
@@ -176,19 +175,20 @@ function begin(start, native) {
   process.chdir(start.cwd);
   process.argv = [process.execPath, ...start.argv];
   process.execArgv = start.flags ?? [];
-  // From here on V8's limits apply to workers only. This thread's heap exists already, and the flag
-  // that bounds it would override the limits of workers.
+  // From here on V8's flag for the heap's size applies to workers only, because this thread's heap
+  // exists already. The flag would override the limits of workers.
   if (!fresh || !/max[-_]old[-_]space/.test(process.execArgv + process.env.NODE_OPTIONS)) native.workerLimits();
 }
 
-// clockOf makes the process's time begin when its start arrived, because a clone has slept until
-// then. This covers performance.now(), its origin, process.uptime() and Workers' clocks. It places
-// the milestones of Node's own start between that moment and this one, in their proportions.
+// clockOf returns a function that makes the process's time begin when its start came, because a
+// clone has slept until then. This covers performance.now(), its origin, process.uptime() and the
+// clocks of Workers. The function moves the milestones of Node's own start to between that moment and
+// now, in their proportions.
 function clockOf(native) {
   const { milestones, constants } = native.binding('performance');
   const [origin, timestamp, complete, node, v8, environment] = ['TIME_ORIGIN', 'TIME_ORIGIN_TIMESTAMP', 'BOOTSTRAP_COMPLETE', 'NODE_START', 'V8_START', 'ENVIRONMENT']
     .map((name) => constants['NODE_PERFORMANCE_MILESTONE_' + name]);
-  let was; // in Node's form
+  let was; // the original milestones, in Node's form
   return (came) => {
     was ??= Float64Array.from(milestones);
     const begin = Number(came);
@@ -199,13 +199,13 @@ function clockOf(native) {
   };
 }
 
-// quickExit ends the process as soon as the last listener for its exit has run. What Node does then
-// (closing handles, freeing its heap, joining its threads) takes a tenth of a second, and the
-// machine ends a moment later. Node calls the listener added here after the user's listeners,
-// because it is added just before Node emits exit. With code 0 the listener ends the process. With
-// another code an exception may still be printed, so the listener only notes the code, and the
-// addon ends the process when Node begins its cleanup. The addon also does so if a listener emits
-// an event itself, because further listeners may follow.
+// quickExit ends the process as soon as the last listener for its exit has run. Node's cleanup would
+// close handles, free the heap and join threads. That takes a tenth of a second, and the machine ends
+// a moment later. quickExit adds a listener just before Node emits exit, so Node calls it after the
+// user's listeners. With code 0 the listener ends the process. With another code Node may still print
+// an exception. So the listener only stores the code, and the addon ends the process when Node begins
+// its cleanup. The addon also does so if a listener emits an event itself, because further listeners
+// may follow.
 function quickExit(native) {
   process.reallyExit = native.reallyExit;
   const { emit } = process;
@@ -257,28 +257,29 @@ function readExactly(fs, n) {
   return buf;
 }
 
-// rehearse does all steps of a run with a throw-away program, so that their code is compiled, and
-// translated by the emulator, before the user's program comes. It leaves nothing behind that the
-// user's program could see.
+// rehearse does all steps of a run with a throw-away program before the user's program comes. V8 has
+// then compiled the code of these steps, and the emulator has translated it. rehearse leaves nothing
+// behind that the user's program could see.
 function rehearse(start, fs, native) {
   const Module = require('node:module');
   const paths = new Set(Object.keys(Module._pathCache));
   const cwd = process.cwd();
   if (require('node:os').totalmem() > MORE_MEMORY) {
     start.argv.push('more');
-    // In a ready clone, the network would slow a simple program down more than it speeds up others.
+    // In a ready clone, a rehearsal of the network would slow simple programs down more than it
+    // speeds up others.
     if (!snapshot) start.argv.push('network');
-    // node:tls would at once start a thread that reads the certificates, and the run may bring some.
+    // node:tls would start a thread that reads the certificates at once, but the run may bring some.
     native.threadless(true);
     require('node:tls');
     native.threadless(false);
   }
   take(start, fs, native);
   if (native.nanos) protection(start);
-  fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
+  fs.closeSync(fs.openSync(start.argv[0])); // a run closes CTL
   Module.runMain(start.argv[0]);
   if (start.argv.includes('more')) typescript.rehearse(start.cwd);
-  // Finish pending work: it must not be in the user's first stack. In a loop inside a call Node
+  // Finish pending work, so that it is not in the user's first stack. During a call from C++, Node
   // leaves the ticks to the caller.
   do process._tickCallback(); while (native.turn());
   process._tickCallback();

@@ -1,5 +1,5 @@
-// The throw-away program does what nearly every program does, so that its code is compiled before
-// the user's program comes. It must not draw a random number: every clone would get the same one.
+// The throw-away program does what nearly every program does, so that V8 has compiled that code before
+// the user's program comes. It must not draw a random number, because every clone would get the same.
 'use strict';
 const fs = require('node:fs');
 const path = require('node:path');
@@ -26,10 +26,10 @@ try { throw new TypeError('x'); } catch (e) { String(e.stack); }
 new Promise((resolve) => resolve()).then(() => {});
 (async () => { await null; })();
 
-// Modules and kinds of files that programs usually load first. Left out is what draws random
-// numbers (UUIDs), notes the time (a Date header), or counts what a program can see (workers). TCP
-// is left out because its sequence numbers are the kernel's secret, and SQLite because it warns the
-// first time only. The preload chooses how much to load.
+// more loads modules and kinds of files that programs usually load first. It does nothing that draws
+// random numbers (UUIDs), stores the time (a Date header), or changes a count that programs see
+// (workers). It does not use TCP, whose sequence numbers come from a secret of the kernel, or SQLite,
+// which warns only the first time. preload.js chooses how much to load.
 if (process.argv.includes('more')) more();
 if (process.argv.includes('network')) network().catch((e) => console.error(e));
 
@@ -50,8 +50,8 @@ function more() {
   setTimeout(() => {}, 0);
 }
 
-// An HTTP server and a client on a Unix socket, and fetch without a network. The parser of fetch is
-// WebAssembly, which V8 would otherwise compile again in every clone, and optimize further.
+// network runs an HTTP server and a client on a Unix socket, and fetch without a network. fetch's
+// parser is WebAssembly, which V8 would otherwise compile and optimize again in every clone.
 async function network() {
   const http = require('node:http');
   const server = http.createServer((request, response) => {

@@ -1,7 +1,7 @@
 // Makes Node load JSX, and TypeScript that is more than JavaScript with types, in this process.
 // Node itself replaces types with blanks, and converts enums, namespaces and parameter properties.
-// If the result would differ from tsc's, or there would be none, a process of esbuild converts the
-// file. A child process of Node that runs TypeScript is started with this file by --require.
+// If Node's result would differ from tsc's, or Node has no result, a process of esbuild converts the
+// file. Child processes of Node that run TypeScript get this file by --require.
 'use strict';
 
 const fs = require('node:fs');
@@ -19,24 +19,24 @@ const BUNDLED = /[\\/]node_modules[\\/]/;
 const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
 const NOT_FOUND = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND', 'ERR_UNSUPPORTED_DIR_IMPORT'];
 const ENDINGS = ['.ts', '.tsx', '.mts', '.cts', '.js', '.jsx', '.mjs', '.cjs', '.json'];
-// Imports name the converted file.
+// Imports have the extension of the converted file, and these are its possible sources.
 const WRITTEN_AS = { '.js': ['.ts', '.tsx'], '.jsx': ['.tsx'], '.mjs': ['.mts'], '.cjs': ['.cts'] };
 const PLAIN = { typescript: undefined, 'commonjs-typescript': 'commonjs', 'module-typescript': 'module' };
 const MOST = 64 << 20; // bytes of one converted file
 
-const settings = new Map(); // by folder: its tsconfig.json; undefined if there is none
+const settings = new Map(); // from a folder to its tsconfig.json; undefined if there is none
 let hooks; // registered, or undefined
 let passing = false;
 
-// A process that got this file by --require is one that this file started.
+// Only passOn starts a process with this file by --require.
 if (process.execArgv.includes(__filename)) hook();
 
 module.exports = { hook, isTyped, rehearse };
 
-// isTyped reports whether a program may load TypeScript. It is TypeScript, or TypeScript or a
-// tsconfig.json is in its folder or above.
+// isTyped reports whether a program may load TypeScript. The program is TypeScript, its folder has
+// TypeScript, or its folder or one above has a tsconfig.json.
 function isTyped(program) {
-  if (TYPES.includes(path.extname(program))) return true; // a regular expression would be compiled in each run
+  if (TYPES.includes(path.extname(program))) return true; // V8 would compile a regular expression in each run
   for (let dir = path.dirname(program), of; dir !== of; of = dir, dir = path.dirname(dir)) {
     if (fs.existsSync(path.join(dir, 'tsconfig.json'))) return true;
   }
@@ -52,12 +52,12 @@ function hook() {
   hooks ??= Module.registerHooks({ resolve, load });
 }
 
-// rehearse loads a program as a run does, in a folder, and leaves nothing else there.
+// rehearse loads a TypeScript program in a folder, as a run does. The caller removes the folder.
 function rehearse(dir) {
   fs.writeFileSync(path.join(dir, 'types.ts'), "import { join } from 'node:path';\ninterface P { x: number; y?: string }\nconst p: P = { x: 1 };\nexport default [join('a', 'b'), p as P];\n");
   isTyped(path.join(dir, 'types.ts'));
   hook();
-  // With a second file, or plain code, it would take longer: TestLeasedMachine.
+  // A rehearsal with a second file, or with plain code, would take longer (TestLeasedMachine).
   Module.createRequire(path.join(dir, 'code.js'))('./types.ts');
   hooks.deregister();
   hooks = undefined;
@@ -79,8 +79,8 @@ function passOn() {
   };
 }
 
-// resolve finds modules that tsc finds and Node does not: names without an extension, or with that
-// of the JavaScript, and names that the paths of tsconfig.json map.
+// resolve finds modules that tsc finds and Node does not. Their names lack an extension, have the
+// extension of the JavaScript, or match the paths of tsconfig.json.
 function resolve(specifier, context, next) {
   const { parentURL } = context;
   if (/^(?:node:)?(?:child_process|cluster)$/.test(specifier)) passOn();
@@ -100,20 +100,20 @@ function resolve(specifier, context, next) {
     const found = next(specifier, context);
     return { ...found, ...attributes(found.url, context) };
   } catch (e) {
-    const meant = relative ? path.resolve(from, specifier) : e.url && fileURLToPath(e.url); // in a package
+    const meant = relative ? path.resolve(from, specifier) : e.url && fileURLToPath(e.url); // e.url is in a package
     const found = meant && NOT_FOUND.includes(e.code) && locate(meant);
     if (!found) throw e;
     return at(found);
   }
 }
 
-// attributes returns the attributes that an import of JSON lacks; tsc does not require them.
+// attributes returns the attributes that an import of JSON lacks, because tsc does not require them.
 function attributes(name, { conditions, importAttributes, parentURL }) {
   const lacks = name.endsWith('.json') && TYPED.test(parentURL) && conditions?.includes?.('import') && !importAttributes?.type;
   return lacks && { importAttributes: { ...importAttributes, type: 'json' } };
 }
 
-// locate returns the file that a module's path means; undefined if there is none.
+// locate returns the file that a module's path means; undefined if there is no such file.
 function locate(name) {
   const isFile = (file) => {
     try {
@@ -132,7 +132,7 @@ function locate(name) {
 function mapped(specifier, from) {
   const { paths, base, baseUrl } = settingsOf(from) ?? {};
   const files = [];
-  let best = -1; // the longest prefix wins
+  let best = -1; // length of the longest matching prefix
   for (const [pattern, targets] of paths ?? []) {
     const [before, after] = pattern.split('*');
     const star = after !== undefined;
@@ -147,8 +147,8 @@ function mapped(specifier, from) {
   return files;
 }
 
-// settingsOf returns the compilerOptions of the nearest tsconfig.json, with the folders that its
-// paths are relative to.
+// settingsOf returns the compilerOptions of the nearest tsconfig.json, and the folders that its paths
+// are relative to.
 function settingsOf(dir) {
   if (settings.has(dir)) return settings.get(dir);
   const up = path.dirname(dir);
@@ -157,10 +157,10 @@ function settingsOf(dir) {
   return found;
 }
 
-// readSettings reads a tsconfig.json and those that it extends, each once. It ignores values of the
-// wrong type.
+// readSettings reads a tsconfig.json and the files that it extends, each once. It ignores values of
+// the wrong type.
 function readSettings(file, read = new Map()) {
-  if (read.has(file)) return read.get(file); // undefined while it is being read: no file extends itself
+  if (read.has(file)) return read.get(file); // undefined while the file is being read, so none extends itself
   read.set(file, undefined);
   let config;
   try {
@@ -188,7 +188,7 @@ function readSettings(file, read = new Map()) {
 // parseSettings parses JSON with comments and trailing commas.
 function parseSettings(text) {
   const parts = [];
-  let comma = -1; // index in parts of the last comma, until its successor is known
+  let comma = -1; // index in parts of the last comma, until the text after it is known
   for (const [part] of text.replace(/^\uFEFF/, '').matchAll(/"[^"\\]*(?:\\[^][^"\\]*)*"?|\/\/.*|\/\*(?:[^]*?\*\/|[^]*)|,|[^",/]+|\//g)) {
     const comment = /^\/[/*]/.test(part);
     if (part === ',') comma = parts.length;
@@ -201,7 +201,7 @@ function parseSettings(text) {
   return JSON.parse(parts.join(''));
 }
 
-// locateSettings returns the file that extends names: a path, or a file in a package.
+// locateSettings returns the file that the value of extends names: a path, or a file in a package.
 function locateSettings(name, dir) {
   const { existsSync } = fs;
   if (/^\.{0,2}\//.test(name)) return [path.resolve(dir, name), path.resolve(dir, name) + '.json'].find(existsSync);
@@ -209,7 +209,7 @@ function locateSettings(name, dir) {
     try {
       const found = Module.createRequire(path.join(dir, 'x.js')).resolve(of);
       if (found.endsWith('.json')) return found;
-    } catch { /* not that */ }
+    } catch { /* try the next name */ }
   }
   return undefined;
 }
@@ -218,7 +218,7 @@ function load(url, context, next) {
   const name = url.replace(/[?#].*/s, '');
   if (!TYPED.test(name) || !name.startsWith('file:')) return next(url, context);
   const file = require('node:url').fileURLToPath(name);
-  if (JSX.test(name) || BUNDLED.test(name)) { // Node refuses both
+  if (JSX.test(name) || BUNDLED.test(name)) { // Node converts neither
     const text = fs.readFileSync(file, 'utf8');
     const bare = withoutTexts(text);
     const format = packageKind(file) ?? (isModule(bare) && !wantsCommonJS(bare) ? 'module' : 'commonjs');
@@ -227,7 +227,7 @@ function load(url, context, next) {
   let loaded;
   try {
     loaded = next(url, context);
-  } catch (e) { // import reads the file to determine its kind
+  } catch (e) { // for import, Node already converts the file to determine its kind
     if (e.code !== UNSUPPORTED) throw e;
     loaded = { format: 'typescript' };
   }
@@ -257,12 +257,13 @@ function javaScript(text, file) {
 }
 
 // otherProgram returns esbuild's conversion if Node's would differ from tsc's; otherwise undefined.
-// These are the reasons:
-// - decorators and accessors, which V8 doesn't know;
-// - an import of a type, which tsc leaves out because nothing uses it as a value;
-// - imports and exports in a CommonJS package, or beside require and __dirname, or imports of
-//   possible types;
-// - the order of parameter properties and fields, which tsconfig.json may change.
+// The conversions differ for these reasons:
+//
+//   - V8 doesn't know decorators and accessors.
+//   - tsc leaves out an import of a type, because nothing uses it as a value.
+//   - A CommonJS package has imports or exports, or a file has them beside require or __dirname.
+//   - A file exports imported names, which may be types.
+//   - tsconfig.json may change the order of parameter properties and fields.
 function otherProgram({ source, transformed }, kind, file, text) {
   const bare = withoutTexts(source);
   const module = isModule(bare);
@@ -299,8 +300,8 @@ function wantsCommonJS(bare) {
 
 const IMPORT = /^[ \t]*import\s+([\w$\s,{}*]+?)\s*from\s*(['"])([^'"\n]*)\2/gm;
 
-// imports lists a program's imports: the name in the program, the name in the other module, and
-// that module.
+// imports lists a program's imports: the name in the program (here), the name in the other module
+// (there), and that module (from).
 function imports(source) {
   const all = [];
   const code = inCode(source);
@@ -320,7 +321,7 @@ function inCode(source) {
   return (index, text) => code.startsWith(text, index);
 }
 
-// isUnused reports whether a program never uses an imported name; types have been removed.
+// isUnused reports whether a program without types never uses an imported name.
 function isUnused({ here }, bare) {
   return bare.match(new RegExp(`(?<![\\w$])${here.replaceAll('$', '\\$')}(?![\\w$])`, 'g')).length === 1;
 }
@@ -335,8 +336,8 @@ function isType({ there, from }, file) {
   return declares('interface|type') && !declares('class|function\\*?|const|let|var|enum|namespace');
 }
 
-// withoutImports returns a program without the imports of some names, as tsc would write it; its
-// lines stay.
+// withoutImports returns a program without the imports of some names, as tsc would write it. Line
+// numbers stay the same.
 function withoutImports(source, names) {
   const gone = names.map(({ here }) => here);
   const stays = (part) => part.trim() && !gone.includes(part.trim().split(/\s+as\s+/).pop());
@@ -359,8 +360,8 @@ function passesOn(bare) {
     list.split(',').some((part) => names.includes(part.trim().split(/\s/)[0])));
 }
 
-// packageKind returns the kind of a file's modules by its name or its package.json; undefined if
-// neither tells.
+// packageKind returns the module kind that a file's name or its package.json says; undefined if both
+// say none.
 function packageKind(file) {
   if (/\.[cm]ts$/.test(file)) return file.endsWith('.mts') ? 'module' : 'commonjs';
   try {
@@ -371,7 +372,7 @@ function packageKind(file) {
   }
 }
 
-// kindOf returns the kind of a module whose name and package.json don't tell.
+// kindOf returns the kind of a module whose name and package.json say none.
 function kindOf(source) {
   try {
     require('node:vm').compileFunction(source, ['exports', 'require', 'module', '__filename', '__dirname']);
@@ -381,12 +382,12 @@ function kindOf(source) {
   }
 }
 
-// mapSources makes stack traces show the lines of the source.
+// mapSources makes stack traces show lines of the TypeScript.
 function mapSources() {
   Module.setSourceMapsSupport(true, { nodeModules: false, generatedCode: false });
 }
 
-// esbuild returns its conversion of a file with the nearest tsconfig.json. Only errors of the
+// esbuild returns esbuild's conversion of a file with the nearest tsconfig.json. Only errors in the
 // file's content have a code.
 function esbuild(file, format, text) {
   const args = ['./' + path.basename(file), `--format=${format === 'module' ? 'esm' : 'cjs'}`, ...options(file, text), '--platform=node', '--target=node24',
@@ -402,8 +403,8 @@ function esbuild(file, format, text) {
   return stdout;
 }
 
-// options returns esbuild's defaults without a tsconfig.json: React's classic form for programs
-// that mention React, and the first form of decorators for programs that use it.
+// options returns arguments for esbuild that tsconfig.json does not determine. Programs that mention
+// React get React's classic form. Programs that use the first form of decorators get that.
 function options(file, text) {
   const config = settingsOf(path.dirname(file));
   const list = [];
@@ -413,7 +414,7 @@ function options(file, text) {
   return list;
 }
 
-// fail throws an error, and prints nothing of this file with it.
+// fail throws an error whose message shows nothing of this file.
 function fail(file, error) {
   error.stack = `${error.name}: ${error.message}\n    at ${file}`;
   require('node:vm').compileFunction('throw error', ['error'], { filename: file })(error);

@@ -1,9 +1,9 @@
-"""The backend that matplotlib has here by default: Agg, whose figures go to /out.
+"""matplotlib's default backend in the guest: Agg, which writes figures to /out.
 
-plt.show() writes those that are open as figure-1.png, figure-2.png, … and closes them, as
-closing their windows does. Those that are open when the program ends, and were neither
-shown nor saved, are written then. A figure that the program itself has saved below /out is
-not written again. Another backend that a program asks for does as it always does.
+plt.show() writes the open figures as figure-1.png, figure-2.png, … and closes them, as if the user
+had closed their windows. Open figures that were neither shown nor saved are written when the
+program ends. A figure that the program itself has saved below /out is not written again. Other
+backends are unchanged.
 """
 import atexit
 import io
@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 FOLDER = '/out'
 
 _next = 1
-_saved = '_unitask_saved'  # attribute of a figure: where it was saved, FOLDER or elsewhere
+_saved = '_unitask_saved'  # a figure's attribute: where the program saved it, FOLDER or 'elsewhere'
 _main = None  # the process whose end is the program's end
 
 
@@ -66,7 +66,7 @@ def _at_exit():
         if not hasattr(manager.canvas.figure, _saved):
             try:
                 _write(manager.canvas)
-            except Exception:  # the others are still written
+            except Exception:  # go on with the other figures
                 traceback.print_exc()
 
 
@@ -87,7 +87,7 @@ def _write(canvas):
 
 
 def forget():
-    """Make it as it was when it was imported."""
+    """Restore this module's state after its import."""
     global _next, _main
     _next, _main = 1, None
     atexit.unregister(_at_exit)

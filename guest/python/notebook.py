@@ -1,6 +1,5 @@
-# Runs the cells of a notebook, its first argument, in order, and leaves the notebook with their
-# outputs in /out. Cells' output and last expressions are also printed. A cell that fails ends the
-# run.
+# Runs the cells of a notebook, the first argument, in order. Writes the notebook with their outputs to
+# /out, and also prints the outputs and the values of last expressions. A cell that fails ends the run.
 import ast
 import asyncio
 import base64
@@ -20,13 +19,13 @@ MIMES = {'_repr_html_': 'text/html', '_repr_markdown_': 'text/markdown', '_repr_
          '_repr_jpeg_': 'image/jpeg', '_repr_latex_': 'text/latex', '_repr_json_': 'application/json'}
 UNNEEDED = ('matplotlib', 'load_ext', 'reload_ext', 'autoreload', 'config', 'precision', 'pylab')
 
-outputs = []  # of the current cell
+outputs = []  # the current cell's outputs
 room = 16 << 20  # characters of printed text that the notebook still accepts
 FULL = '\n[the notebook has no more of what was printed]\n'
 
 
 class Stream(io.TextIOBase):
-    """A standard stream whose text is an output of the cell, too."""
+    """A standard stream whose text also becomes an output of the cell."""
 
     def __init__(self, name, under):
         self._name, self._under = name, under
@@ -47,7 +46,7 @@ class Stream(io.TextIOBase):
         return True
 
     def flush(self):
-        if not self._under.closed:  # by the code
+        if not self._under.closed:  # the code may have closed it
             self._under.flush()
 
     def isatty(self):
@@ -62,14 +61,14 @@ class Stream(io.TextIOBase):
 
 
 def bundle(value):
-    """What there is to show of a value, by MIME type."""
+    """Return the forms in which to show a value, by MIME type."""
     data = {'text/plain': repr(value)}
     if isinstance(value, type):
         return data
     for name, mime in MIMES.items():
         try:
             shown = getattr(value, name)()
-        except Exception:  # it has no such form, or can't create it
+        except Exception:  # the value has no such form, or can't create it
             continue
         if isinstance(shown, tuple) and shown:
             shown = shown[0]
@@ -79,12 +78,12 @@ def bundle(value):
             try:
                 data[mime] = json.loads(json.dumps(shown))
             except (ValueError, TypeError, RecursionError):
-                continue  # it is not valid JSON
+                continue  # the form is not valid JSON
     return data
 
 
 def say(text):
-    """Print to the run's output alone."""
+    """Print to the run's output only, not to the notebook."""
     sys.__stdout__.write(text + '\n')
 
 
@@ -116,7 +115,7 @@ def shell(command):
 
 
 def magic(line):
-    """Do what a line that begins with % or ! says."""
+    """Run a line that begins with % or !."""
     line = line.strip()
     name, _, rest = line[1:].partition(' ')
     if line[0] == '!' or name in ('sx', 'system'):
@@ -134,7 +133,7 @@ def magic(line):
 
 
 def plain(source):
-    """A cell as Python: lines with % and ! become calls."""
+    """Return a cell as Python, where lines with % and ! become calls."""
     try:
         ast.parse(source)
         return source
@@ -148,7 +147,7 @@ def plain(source):
 
 
 def cell_magic(source):
-    """Run a cell that begins with %%; returns what is left of it as Python."""
+    """Run a cell that begins with %%, and return the Python in it that is left to run."""
     first, _, rest = source.partition('\n')
     name, _, argument = first[2:].strip().partition(' ')
     if name in ('bash', 'sh'):
@@ -164,7 +163,7 @@ def cell_magic(source):
 
 
 def execute(source, count):
-    """Run a cell and return the value of its last expression, None for none."""
+    """Run a cell, and return the value of its last expression, None if there is no such expression."""
     if source.startswith('%%'):
         source = cell_magic(source)
     text = plain(source)
@@ -201,7 +200,7 @@ def failed(error):
     try:
         sys.__stderr__.write(''.join(lines))
     except ValueError:
-        pass  # the code has closed it
+        pass  # the code has closed the stream
     try:
         said = str(error)
     except Exception:
@@ -210,7 +209,7 @@ def failed(error):
 
 
 def run(cell, source, goes_on, count):
-    """Run a cell; returns the code that the run is to end with, None to go on."""
+    """Run a cell, and return the run's exit code, or None to continue with the next cell."""
     global outputs
     outputs = cell['outputs'] = []
     cell['execution_count'] = count
@@ -238,7 +237,7 @@ def text_of(cell):
 
 
 def read(path):
-    """Return a notebook, and of its cells of code that are not empty: the cell, its code, and whether it may fail."""
+    """Return a notebook, and a list of its code cells that are not empty: the cell, its code, whether it may fail."""
     try:
         with open(path, encoding='utf-8') as f:
             notebook = json.load(f)
@@ -269,14 +268,14 @@ def save(notebook, name):
 
 
 def in_jupyters_place():
-    """Give programs the few names of IPython that notebooks import, where it is not installed."""
+    """Provide the few names of IPython that notebooks import, because IPython is not installed."""
     shown = {name: type(name, (), {'__module__': 'IPython.display', '__init__': lambda self, data='', **_: setattr(self, 'data', data), method: lambda self: self.data})
              for name, method in (('HTML', '_repr_html_'), ('Markdown', '_repr_markdown_'), ('SVG', '_repr_svg_'), ('Latex', '_repr_latex_'))}
     module = types.ModuleType('IPython.display')
     module.__dict__.update(shown, display=display, clear_output=lambda *_, **__: outputs.clear())
     package = types.ModuleType('IPython')
     package.display = module
-    package.version_info = (8, 24)  # from then on, matplotlib leaves the choice of a backend to IPython
+    package.version_info = (8, 24)  # from this version on, matplotlib lets IPython choose the backend
     package.get_ipython = lambda: None
     sys.modules.update({'IPython': package, 'IPython.display': module})
 
@@ -288,7 +287,7 @@ def main(path):
         import unitask_figures
         unitask_figures._write = figure
     except ImportError:
-        pass  # only the image data has it
+        pass  # only the image data has the module
     end = None
     for count, (cell, source, goes_on) in enumerate(cells, 1):
         end = run(cell, source, goes_on, count)
@@ -306,8 +305,8 @@ sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 loop = asyncio.new_event_loop()
 asyncio.set_event_loop(loop)
-ours = sys.modules['__main__']  # kept: otherwise its contents would be freed
-module = sys.modules['__main__'] = types.ModuleType('__main__')  # the cells' module
+ours = sys.modules['__main__']  # this reference keeps Python from freeing the module's contents
+module = sys.modules['__main__'] = types.ModuleType('__main__')  # the module in which cells run
 space = module.__dict__
 space.update(__builtins__=__builtins__, display=display, __magic__=magic)
 try:

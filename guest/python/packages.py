@@ -13,12 +13,12 @@ import zipfile
 
 
 def plain_name(spec):
-    """The name of the package in a requirement, as the index compares names (PEP 503)."""
+    """Return the name of the package in a requirement, normalized as in PEP 503."""
     return re.sub('[-_.]+', '-', re.match('[A-Za-z0-9._-]*', spec).group()).lower()
 
 
 def unask(name):
-    """Takes pip's mark of what was asked for (PEP 376) from a package that was installed for another's sake."""
+    """Remove the file REQUESTED (PEP 376) of a package that only other packages need."""
     dist = importlib.metadata.distribution(name)
     marks = [f for f in dist.files or [] if f.name == 'REQUESTED' and f.parent.name.endswith('.dist-info')]
     for mark in marks:
@@ -42,15 +42,15 @@ else:
     import pip
     if tuple(int(n) for n in pip.__version__.split('.')[:2]) < (22, 2):
         sys.exit('ERROR: the pip of the image is %s, and 22.2 is the first that says what it has installed' % pip.__version__)
-    # With a fixed date, bytecode does not depend on its build time; with a fixed seed, not on the
-    # order of sets. pip leaves no bytecode itself.
+    # With a fixed date, bytecode does not depend on its build time. With a fixed seed, bytecode does not
+    # depend on the order of sets. pip itself writes no bytecode.
     env.update(PIP_BREAK_SYSTEM_PACKAGES='1', PIP_ROOT_USER_ACTION='ignore', SOURCE_DATE_EPOCH='946684800', PYTHONHASHSEED='0', PYTHONDONTWRITEBYTECODE='1')
     where = []
 
 command = [sys.executable, '-m', 'pip', 'install'] + where + ['--report', report, '--prefer-binary', '--no-input', '--no-cache-dir',
            '--disable-pip-version-check', '--no-warn-script-location', '--progress-bar', 'off', '--quiet']
-# By environment: pip starts another pip for build dependencies, and builds start others, which do
-# not get our arguments.
+# These are in the environment, because other processes of pip do not get our arguments. pip starts a
+# pip for build dependencies, and builds start more.
 env.update(PIP_INDEX_URL=plan['url'], PIP_EXTRA_INDEX_URL=' '.join(plan.get('more') or []), PIP_TRUSTED_HOST=' '.join(plan.get('plain') or []),
            PIP_RETRIES='1', PIP_TIMEOUT='15', PIP_NO_INPUT='1', PIP_DISABLE_PIP_VERSION_CHECK='1')
 if plan.get('ca'):
@@ -78,7 +78,7 @@ with open(report) as f:
 if not plan['tool']:
     site.main()  # make Python search the folder that pip has just created
     asked = {plain_name(spec) for spec in plan['specs']}
-    for p in lock:  # with a lock file, pip was asked for all of them
+    for p in lock:  # with a lock file, pip was asked for all packages, and has marked all
         if plain_name(p['name']) not in asked:
             unask(p['name'])
     print('unitask: lock ' + json.dumps({'packages': lock}))

@@ -1,6 +1,6 @@
-# Runs the SQL statements of a file, its first argument, in SQLite, and prints the selected rows as
-# tables. The database is the second argument. Without it, it is the only database in the working
-# directory, beside the file, or in folders there; otherwise a new one in memory.
+# Runs the SQL statements of a file, the first argument, in SQLite, and prints the selected rows as
+# tables. The second argument names the database. By default, the database is the only one in the
+# working directory, beside the file, or in their folders. If there is none, it is in memory.
 import glob
 import os
 import re
@@ -27,7 +27,7 @@ def database(path, args):
 def connect(name):
     if name == ':memory:' or not os.path.exists(name) or os.access(name, os.W_OK):
         return sqlite3.connect(name, isolation_level=None)
-    # A run's input is read-only: so nobody else changes it either.
+    # Nothing changes a run's input, because it is read-only.
     quoted = name.replace('%', '%25').replace('?', '%3f').replace('#', '%23')
     return sqlite3.connect(f'file:{quoted}?immutable=1', uri=True, isolation_level=None)
 
@@ -37,8 +37,8 @@ LINE = re.compile('.*')
 
 
 def statements(text):
-    """The statements and dot commands of a text, each with the number of its first line."""
-    at, number, begin, line = 0, 1, None, 1  # begin and line are a statement's
+    """Yield the statements and dot commands of a text, each with the number of its first line."""
+    at, number, begin, line = 0, 1, None, 1  # begin and line are those of the current statement
     while at < len(text):
         if begin is None and text[at] == '.' and text[at - 1:at] in ('', '\n'):
             token = LINE.match(text, at)[0]
@@ -94,7 +94,7 @@ class Run:
         self.db, self.name = connect(name), name
 
     def command(self, text):
-        """Do what a dot command says, as SQLite's shell."""
+        """Run a dot command, as SQLite's shell does."""
         name, _, argument = text[1:].rstrip(';').partition(' ')
         argument = argument.strip().strip('"\'')
         if name == 'open':

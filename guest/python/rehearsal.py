@@ -1,6 +1,7 @@
-# The throw-away program does what nearly every program does, so that its code is in memory, and
-# translated, before the user's program comes. It must not draw a random number or start a thread:
-# every clone would have the same one. Its imports are undone (python.c).
+# The throw-away program does what nearly every program does. Before the user's program comes, that
+# code is then in memory, and the emulator has translated it. The throw-away program must not draw a
+# random number or start a thread, because every clone would have the same. python.c undoes its
+# imports.
 import collections
 import datetime
 import json

@@ -1,6 +1,6 @@
-# Runs once in a machine that becomes a template (warm.c): every clone has the imported modules
-# before its program begins. Modules that draw random numbers while they are imported draw again in
-# renew, which each run calls before its first line.
+# Runs once in a machine that becomes a template (warm.c), so every clone has the imported modules before
+# its program begins. Some modules draw random numbers at their import. renew draws these again, before
+# each run's first line.
 import sys
 _before = set(sys.modules)
 import gc
@@ -17,7 +17,7 @@ IMPORTS
 # warm.c reads imported, packages, there, mersenne and modules; it calls renew, shadowed and
 # settings.
 
-# Programs get these imported modules; plain Python would prefer the files in the program's folder.
+# Programs get these imported modules, where plain Python would prefer files in the program's folder.
 imported = frozenset(name for name in sys.modules if '.' not in name) - _before - set(sys.builtin_module_names)
 
 
@@ -28,13 +28,13 @@ def _names(folder):
         return []
 
 
-# Packages of the run are here, and take precedence over Debian's.
+# The run's packages are in this folder, and take precedence over Debian's.
 packages = '/usr/local/lib/python%d.%d/dist-packages' % sys.version_info[:2]
 there = frozenset(_names(packages))
 
 
 def shadowed(program):
-    """Whether a module beside the program, itself aside, or a package of the run has the name of one that is imported."""
+    """Return whether another module in the program's folder, or a package of the run, has an imported module's name."""
     if any((inspect.getmodulename(name) or name) in imported for name in _names(packages) if name not in there):
         return True
     folder, own = os.path.split(os.path.realpath(program))
@@ -47,13 +47,13 @@ def shadowed(program):
 
 
 def settings():
-    """Follow the matplotlibrc of the program's folder. It returns whether that wants a Python that has imported nothing."""
+    """Apply the matplotlibrc of the program's folder. Return True if only a new Python process can apply it."""
     matplotlib = sys.modules.get('matplotlib')
-    if not matplotlib or not os.path.isfile('matplotlibrc'):  # which it reads when it is imported
+    if not matplotlib or not os.path.isfile('matplotlibrc'):  # matplotlib reads the file at its import
         return False
     try:
         own = matplotlib.rc_params_from_file('matplotlibrc', use_default_template=False)
-    except Exception:  # it must be raised there
+    except Exception:  # the new process will raise it
         return True
     if 'backend' in own:
         return True
@@ -62,7 +62,7 @@ def settings():
 
 
 def _mersenne():
-    """The address of the state of numpy's own generator: 624 words, and how many are used up. 0 where it is not known."""
+    """Return the address of numpy's default generator's state: 624 words, and the number of used ones. 0 if unknown."""
     if 'numpy.random' not in sys.modules:
         return 0
     try:
@@ -71,19 +71,19 @@ def _mersenne():
         generator = sys.modules['numpy.random'].mtrand._rand._bit_generator
         address, state = generator.ctypes.state_address, generator.state
         words = ctypes.string_at(address, 625 * 4)
-    except Exception:  # an unknown version of numpy
+    except Exception:  # numpy has an unknown version
         return 0
     if state['bit_generator'] != 'MT19937' or words != state['state']['key'].tobytes() + state['state']['pos'].to_bytes(4, sys.byteorder):
         return 0
     return address
 
 
-mersenne = _mersenne()  # warm.c fills it
+mersenne = _mersenne()  # warm.c writes seeds there
 _seed = super(random.Random, random._inst).seed  # the generator's function in C
 
 
 def renew():
-    """Have what is imported here begin as in a new process."""
+    """Reset the state of imported modules as in a new process."""
     _seed()
     random._inst.gauss_next = None
     if not mersenne and 'numpy.random' in sys.modules:
@@ -100,4 +100,4 @@ def renew():
 
 modules = {name: module for name, module in sys.modules.items() if name not in ('__main__', 'sys', 'builtins')}
 gc.collect()
-gc.freeze()  # the collector no longer inspects objects that all clones share, especially at the end
+gc.freeze()  # the collector ignores these objects, which all clones share

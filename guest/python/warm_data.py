@@ -8,7 +8,7 @@ import pandas.plotting._matplotlib
 import PIL.PngImagePlugin
 import unitask_figures
 
-# Finds the fonts, and loads the code that draws and writes a picture, and reads and writes tables.
+# This finds the fonts, and loads the code that draws pictures and that reads and writes tables.
 _table = pandas.DataFrame({'a': [1, 2], 'b': ['x', None]})
 repr(_table)
 repr(_table.groupby('b').agg(['mean', 'max']))

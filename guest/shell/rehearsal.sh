@@ -1,5 +1,5 @@
-# The throw-away program does what nearly every script does, so that its code is in memory, and
-# translated, before the user's program comes. All its child processes have ended when it ends.
+# The throw-away program does what nearly every script does. Before the user's program comes, that code
+# is then in memory, and the emulator has translated it. All its child processes end before it.
 set -euo pipefail
 PATH=/usr/local/bin:/usr/bin:/bin
 name=${1:-rehearsal}

@@ -50,8 +50,8 @@ static void read_exactly(void *to, size_t n)
 	}
 }
 
-// JSON as Go's encoder writes it for guest.Start: an object of strings, lists of strings and
-// objects of strings. It is parsed in place, because no value gets longer.
+// Parses JSON as Go's encoder writes it for guest.Start: an object of strings, lists of strings and
+// objects of strings. The parser works in place, because no value gets longer.
 
 static int hex(const char *p, int n)
 {
@@ -124,7 +124,7 @@ static char **append(char **list, size_t n, char *s)
 	return list;
 }
 
-// strings parses a list, or an object, whose pairs become NAME=VALUE.
+// strings parses a list, or an object, of which each pair becomes NAME=VALUE.
 static char **strings(char open)
 {
 	char **list = NULL, close = open == '{' ? '}' : ']';
@@ -182,7 +182,7 @@ static void parse(struct start *s)
 		s->flags = append(NULL, 0, NULL);
 	if (s->read_only == NULL)
 		s->read_only = append(NULL, 0, NULL);
-	// Refuse to run on shared entropy: a clone shares all its state with others.
+	// Refuse to run without fresh entropy, because a clone shares all its state with other clones.
 	if (entropy == NULL || strlen(entropy) != 2 * ENTROPY_SIZE)
 		fail("has no fresh entropy");
 	for (int i = 0; i < ENTROPY_SIZE; i++) {
@@ -223,7 +223,7 @@ static void remove_folder(const char *dir)
 	DIR *d = opendir(dir);
 	struct dirent *e;
 	while (d && (e = readdir(d)) != NULL)
-		unlinkat(dirfd(d), e->d_name, 0);  // not . and .., which are folders
+		unlinkat(dirfd(d), e->d_name, 0);  // fails for . and .., which are folders
 	if (d)
 		closedir(d);
 	rmdir(dir);
@@ -286,8 +286,8 @@ static void copy_file(const char *from, int to)
 
 void start_trust(struct start *s)
 {
-	// For OpenSSL, curl, git and Python's clients. Certificates that the code's own environment names
-	// are also trusted.
+	// OpenSSL, curl, git and Python's clients read these variables. They also trust the certificates
+	// that the code's own environment names.
 	static const char *const names[] = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"};
 	if (s->ca == NULL || *s->ca == 0)
 		return;

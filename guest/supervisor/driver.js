@@ -1,7 +1,7 @@
 // Runs the steps of a session in one process, as scripts that the inspector evaluates as in a
 // console. const may be declared again, await is allowed anywhere, and the last expression has a
-// value. Imports become awaited calls. On linux this is a process's program; on Nanos it is the
-// program of the machine's only process, and the addon is loaded already.
+// value. Imports become awaited calls. On linux the driver has a process of its own. On Nanos it runs
+// in the machine's only process, where the addon is loaded already.
 'use strict';
 (() => {
   const { Session } = require('node:inspector');
@@ -20,7 +20,7 @@
   process.execArgv.length = 0;
   process.argv.length = 1;
 
-  // internal returns one of Node's internal modules, which must not depend on others.
+  // internal returns one of Node's internal modules. On Nanos the module must not depend on others.
   function internal(id) {
     if (!native)
       return require(id); // --expose-internals
@@ -63,7 +63,7 @@
       } catch {
         if (/^\s*\{[\s\S]*\}\s*$/.test(code))
           return code;
-        // TypeScript: types are removed; enums and namespaces become JavaScript.
+        // In TypeScript, remove the types, or convert enums and namespaces, too.
         for (const mode of ['strip', 'transform']) {
           try {
             const js = Module.stripTypeScriptTypes?.(code, { mode });
@@ -71,7 +71,7 @@
               return rewritten(js);
           } catch {}
         }
-        return code;  // V8 reports the error
+        return code;  // V8 will report the error
       }
     }
     const changes = [];
@@ -113,8 +113,8 @@
   let kept;
   own('__unitask_keep', (value) => { kept = value; });
 
-  // valueOf returns a list with the actual value that the inspector describes, which may be a
-  // promise.
+  // valueOf returns a list with the actual value that the inspector describes. Without the list, await
+  // would resolve a value that is a promise.
   async function valueOf(result) {
     if (result.objectId === undefined)
       return [result.unserializableValue === undefined ? result.value : result.type === 'bigint' ? BigInt(result.unserializableValue.slice(0, -1)) : Number(result.unserializableValue)];
@@ -125,7 +125,7 @@
     return [typeof value === 'object' && result.type === 'symbol' ? value.valueOf() : value];
   }
 
-  // remember sets _ to the last value, until the code assigns _ itself.
+  // remember makes the last value the value of _, until the code assigns _ itself.
   let last;
   function remember(value) {
     last = value;
@@ -142,7 +142,7 @@
     return typeof value === 'string' ? util.inspect(value, { maxStringLength: most }) : util.inspect(value, { maxArrayLength: 100, maxStringLength: 10000 });
   };
 
-  // print writes to standard error, which may have no reader or be full.
+  // print writes to standard error. It waits while the pipe is full, and gives up without a reader.
   function print(text) {
     const all = Buffer.from(text);
     for (let at = 0; at < all.length;) {
@@ -157,7 +157,7 @@
   }
   const tick = new Int32Array(new SharedArrayBuffer(4));
 
-  // encoded returns a value in the host's form, which limits its bytes.
+  // encoded returns a value as the host expects it: cut to a limited number of bytes, and without NULs.
   function encoded(text) {
     const all = Buffer.from(text.slice(0, most + 1).replaceAll('\0', '\\x00'));
     if (all.length <= most)
@@ -168,19 +168,19 @@
     return Buffer.concat([all.subarray(0, end), Buffer.from('…')]);
   }
 
-  // told prints an exception as Node does, without the frames of this file. The code may replace
-  // the formatting, which may fail.
+  // told prints an exception as Node does, without the frames of this file. Code may have replaced the
+  // formatting, which may then fail.
   function told(error) {
     let text = 'exception';
     try {
       text = util.inspect(error);
     } catch {}
     if (error !== null && typeof error === 'object' && typeof error.stack === 'string')
-      text = text.replace(/\n +at (?:Session\.post \(node:inspector:.*(?:\n +at .*)*|new Promise \(<anonymous>\).*|.*\/driver\.js:.*)/g, (cut) => cut.endsWith(' {') ? ' {' : '');  // its properties follow
+      text = text.replace(/\n +at (?:Session\.post \(node:inspector:.*(?:\n +at .*)*|new Promise \(<anonymous>\).*|.*\/driver\.js:.*)/g, (cut) => cut.endsWith(' {') ? ' {' : '');  // ' {': the error's properties follow
     print(`Uncaught ${text}\n`);
   }
 
-  let under;  // the running step: answers it, once
+  let under;  // the running step; its function answer answers it once
   function interrupt() {
     if (!under?.step)
       return;
@@ -194,12 +194,13 @@
     late = true;
   });
 
-  // Math.random of this process, which code may have stored: V8 seeds its own only once.
+  // Math.random of this process. V8 seeds its own generator only once, so a fork replaces draw. Code
+  // may have stored Math.random, so that function stays the same.
   let draw = Math.random;
   Object.defineProperty(Math, 'random', { value: { random() { return draw(); } }.random, writable: true, configurable: true, enumerable: false });
 
-  // drawing returns a separate generator (sfc32, of PractRand), with numbers of 53 bits like V8's.
-  // A context with a new generator of V8 takes several times as long as the rest of a fork.
+  // drawing returns a generator (sfc32, of PractRand) of numbers with 53 bits like V8's. A new context
+  // with a new generator of V8 would take several times as long as the rest of a fork.
   function drawing([a, b, c]) {
     let counter = 1;
     const next = () => {
@@ -214,8 +215,8 @@
     return () => ((next() >>> 5) * 2 ** 26 + (next() >>> 6)) / 2 ** 53;
   }
 
-  // addon reseeds OpenSSL. Loading it takes as long as the rest of a fork, so it is loaded in
-  // advance, but only after the first step was answered. It can be loaded only once.
+  // addon reseeds OpenSSL. Loading it takes as long as the rest of a fork, so the driver loads it in
+  // advance, after the answer to the first step. It can be loaded only once.
   let addon = native;
   function load() {
     if (addon !== undefined)
@@ -228,7 +229,7 @@
     setTimeout(() => {
       try {
         load();
-      } catch {}  // a fork reports the error
+      } catch {}  // a fork will report the error
     }, 500).unref();
   }
 
@@ -241,14 +242,14 @@
     if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))
       return;
     const { randomInt, randomUUID } = require(native ? 'node:crypto' : 'internal/crypto/random');
-    for (let i = 0; i < 1024; i++) {  // discard numbers that were drawn in advance: 1024 numbers and 128 UUIDs
+    for (let i = 0; i < 1024; i++) {  // discard what Node has drawn in advance: 1024 numbers and 128 UUIDs
       randomInt(2);
       if (i < 128)
         randomUUID();
     }
   }
 
-  // parses reports whether V8 can parse code: the code is compiled, and not run.
+  // parses reports whether V8 can parse code. It compiles the code, and does not run it.
   function parses(code) {
     try {
       return new Script(`async () => {${code.replace(/^#!.*/, '')}\n}`) !== undefined;
@@ -257,12 +258,12 @@
     }
   }
 
-  // evaluate runs code. Parsing the code first takes several times as long as the rest, so only
-  // code that may have imports or exports is parsed here. Only code that V8 can't parse, and so has
-  // not begun to run, may be TypeScript.
+  // evaluate runs code. Parsing takes several times as long as the rest, so evaluate first parses only
+  // code that may have imports or exports. Other code that V8 can't parse may be TypeScript. It has
+  // not begun to run, so evaluate can convert it and run the result.
   let steps = 0;
   async function evaluate(limit, code) {
-    if (code) // the host sends empty code to test whether the driver runs
+    if (code) // the host tests with empty code whether the driver runs
       steps++;
     const name = `step-${steps}`;
     const run = (text) => post('Runtime.evaluate', { expression: `${text}\n//# sourceURL=${name}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step' });
@@ -305,8 +306,8 @@
     }
   }
 
-  // begin begins a step, or a fork's first work. The first event answers it, because the work may
-  // be cut off with everything that would have followed.
+  // begin begins a step, or a fork's reseeding. The first event that ends the work answers it, because
+  // an interrupt may cut off all code that would follow.
   function begin(head, code) {
     const mine = under = {
       step: head !== 'fork',
@@ -339,8 +340,8 @@
     const [from, to] = native.session(interrupt);
     box = new net.Socket({ fd: from, writable: false });
     send = (text) => fs.writeSync(to, text);
-    // There is no other process: the step is ended by ending its JavaScript. Node's own functions
-    // that are then unwound leave their async ids: a mismatch is no error.
+    // There is no other process, so an exit only ends the step's JavaScript. It leaves the async ids of
+    // Node's own functions behind. So a mismatch of async ids must be no error.
     const { async_hook_fields: fields, constants } = native.binding('async_wrap');
     fields[constants.kCheck] = 0;
     process.reallyExit = (code) => {
@@ -353,7 +354,7 @@
     box = new net.Socket({ fd: 3 });
     send = (text) => box.write(text);
   }
-  const queue = []; // the host waits for an answer, but the code may have given one
+  const queue = []; // the host sends more after an answer, which code may have forged while its step runs
   const next = () => !under && queue.length && begin(...queue.shift());
   let waiting = [], ends = 0;
   box.on('data', (chunk) => {

@@ -1,5 +1,5 @@
-# Runs the steps of a session in one interpreter. Its own names are local to a function; the steps
-# use those of __main__.
+# Runs the steps of a session in one interpreter. The driver's own names are local to a function, and
+# the steps use the names of __main__.
 def _drive():
     import __future__, ast, asyncio, builtins, inspect, linecache, os, signal, sys, traceback, types
     main = types.ModuleType('__main__')
@@ -16,7 +16,7 @@ def _drive():
     futures = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
     most, own, busy = 60 << 10, os.getpid(), False
 
-    # Ctrl-C that comes too late for its step has no effect.
+    # A Ctrl-C that comes too late for its step has no effect.
     def interrupted(number, frame):
         if busy:
             raise KeyboardInterrupt
@@ -28,7 +28,7 @@ def _drive():
         builtins._ = value
         return repr(value)
 
-    # A value is bounded in bytes.
+    # encoded returns a value as the host expects it: cut to a limited number of bytes, and without NULs.
     def encoded(text):
         data = text.encode('utf-8', 'backslashreplace').replace(b'\0', b'\\x00')
         return data if len(data) <= most else data[:most].decode('utf-8', 'ignore').encode() + '…'.encode()
@@ -42,7 +42,7 @@ def _drive():
         try:
             return loop.run_until_complete(task)
         except BaseException:
-            if not task.done():  # otherwise it would continue in the next step that awaits
+            if not task.done():  # otherwise the task would continue in the next step that awaits
                 task.cancel()
                 try:
                     loop.run_until_complete(task)
@@ -50,7 +50,7 @@ def _drive():
                     pass
             raise
 
-    # Imports from __future__ apply to the following code, in later steps too.
+    # Imports from __future__ apply to all later code, also in later steps.
     def call(tree, name):
         nonlocal flags
         made = compile(tree, name, 'eval' if isinstance(tree, ast.Expression) else 'exec', flags=flags, dont_inherit=True)
@@ -69,7 +69,7 @@ def _drive():
         return shown(call(last, name)) if last else ''
 
     def tell_exception(error):
-        # As the interpreter prints it, without the frames of this file.
+        # Print the exception as the interpreter does, without the frames of this file.
         tb = error.__traceback__
         while tb and tb.tb_frame.f_code.co_filename == __file__:
             tb = tb.tb_next
@@ -78,19 +78,19 @@ def _drive():
         else:
             traceback.print_exception(type(error), error, tb)
 
-    # The code may replace what shows an exception, and its target; both may fail.
+    # Code may have replaced the functions and streams that show an exception, which may then fail.
     def told(tell, *what):
         try:
             tell(*what)
         except BaseException:
             pass
 
-    # exit() closes standard input.
+    # exit() closes standard input, which later steps need.
     def reopen():
         if sys.stdin.closed:
             sys.stdin = open(0, closefd=False)
 
-    # A fork needs different random numbers. Modules that are imported later draw their own.
+    # A fork needs different random numbers. Modules that code imports later draw new seeds themselves.
     def renew(seed):
         have = sys.modules.get
         if have('_ssl'):
@@ -101,7 +101,7 @@ def _drive():
             have('numpy.random').seed(list(seed[32:48]))
         if have('tempfile'):
             have('tempfile')._name_sequence = None
-        if have('uuid'):  # its own instead of libuuid's, which does not notice forks
+        if have('uuid'):  # use Python's generator instead of libuuid's, which does not notice forks
             have('uuid')._generate_time_safe = have('uuid')._last_timestamp = None
             have('uuid')._node = int.from_bytes(seed[48:54], 'big') | 1 << 40
 
@@ -139,7 +139,7 @@ def _drive():
         for stream in sys.stdout, sys.stderr:
             if stream is not None:
                 told(lambda: stream.flush())
-        if os.getpid() != own:  # a child process of the step, which has returned here too
+        if os.getpid() != own:  # a child process that the step has forked also comes here
             os._exit(status)
         answer = b'%d\0%s\0' % (status, encoded(value))
         while answer:

@@ -1,15 +1,15 @@
 if [[ -v unitask_line ]]; then if [[ $unitask_last == 0 ]]; then \builtin eval "$unitask_code"; else unitask_with "$unitask_last" || \builtin eval "$unitask_code"; fi; \builtin return; fi
-# Runs the steps of a session in one shell, at its top level as in a terminal, with the exit code
-# and the arguments of the previous step. Bash has this file as BASH_ENV. It reads its commands from
-# a pipe that contains the same line again for each step. The line sources this file, whose first
-# line is the step: so a step may return, and has its own line numbers. Functions named printf, read
-# or exit, of a step or the environment, are not called here.
+# Runs the steps of a session in one shell, at its top level as in a terminal. A step begins with the
+# exit code and the arguments of the previous step. Bash has this file as BASH_ENV. Bash reads its
+# commands from a pipe that contains the same line again for each step. The line sources this file,
+# whose first line is the step: so a step may return, and has its own line numbers. The driver calls
+# no functions named printf, read or exit, which a step or the environment may define.
 builtin unset BASH_ENV
 builtin shopt -s expand_aliases execfail
 unitask_line='{ unitask_turn; } 2>/dev/null; \builtin . "$unitask_driver" 3>&- </dev/null; { unitask_last=$? unitask_busy=; } 2>/dev/null'
 unitask_driver=$BASH_SOURCE unitask_head= unitask_code= unitask_last=0 unitask_busy= unitask_flags=m
 
-# A step's set -x does not trace commands that end with 2>/dev/null.
+# With 2>/dev/null at its end, a step's set -x does not print the driver's own commands.
 unitask_turn() {
 	builtin printf '%s\n' "$unitask_line" >&0
 	[[ $unitask_flags == *m* ]] || builtin set +m
@@ -21,7 +21,7 @@ unitask_turn() {
 			unitask_busy=1
 			builtin return
 		fi
-		# RANDOM keeps its meaning unless it was unset
+		# Reseed RANDOM, unless the code has unset it and so removed its special meaning.
 		[[ ! -v RANDOM || ${RANDOM@a} != *i* || ${RANDOM@a} == *r* ]] || RANDOM=$((16#${unitask_code:0:8}))
 		builtin printf '0\0\0' >&3
 	done
@@ -29,8 +29,8 @@ unitask_turn() {
 }
 
 # Ctrl-C drops the rest of a step, whatever it is doing, and does nothing when the step has ended.
-# Bash continues reading after the dropped part if job control is on, SIGINT has a trap, and a
-# foreground process dies of it.
+# Bash continues to read commands after the dropped part under three conditions. Job control is on,
+# SIGINT has a trap, and SIGINT ends a foreground process.
 unitask_interrupt() {
 	[[ -n $unitask_busy ]] || builtin return 0
 	unitask_busy= unitask_last=130 unitask_flags=$-

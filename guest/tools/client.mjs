@@ -1,5 +1,5 @@
-// unitask:tools. Each call is one request to the host, on a connection of its own: a connection does
-// not outlive a pause or a fork of the machine, and a call in progress then fails (code "cut").
+// The module unitask:tools. Each call is one request to the host, on a connection of its own. A pause or
+// a fork of the machine breaks connections, and a call in progress then fails (code "cut").
 import { request } from 'node:http';
 import { createWriteStream } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
@@ -53,8 +53,8 @@ function call(server, tool, args = {}, { signal } = {}) {
   return send('POST', path, JSON.stringify(args), server, tool, signal);
 }
 
-// server returns an object with a method for each tool. A name with other characters than letters,
-// digits and _ has _ for them; call takes the exact name.
+// server returns an object with a method for each tool. In a method's name, _ replaces all characters
+// but letters, digits and _. The method call takes a tool's exact name.
 function server(name) {
   return new Proxy(Object.create(null), {
     get(_, key) {

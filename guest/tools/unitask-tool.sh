@@ -1,6 +1,6 @@
 #!/bin/bash
 # Calls a tool of the host: unitask-tool SERVER.TOOL [ARGUMENTS], with the arguments as a JSON object.
-# unitask-tool search [TEXT] and unitask-tool describe SERVER.TOOL tell what there is.
+# unitask-tool search [TEXT] lists tools, and unitask-tool describe SERVER.TOOL describes one.
 LC_ALL=C
 host=10.0.2.3
 name=$1 body=${2:-}
@@ -30,7 +30,7 @@ if ! exec 3<>"/dev/tcp/$host/80"; then
 fi
 printf '%s %s HTTP/1.0\r\nAccept: text/plain\r\nContent-Length: %d\r\n\r\n%s' "$method" "$path" "${#body}" "$body" >&3
 status=102
-while [ "$status" = 102 ]; do # a sign of life, every two seconds: a connection does not outlive a pause or a fork
+while [ "$status" = 102 ]; do # comes every two seconds while the connection lasts
 	status=
 	read -r -t 20 -u 3 _ status _
 	while read -r -t 20 -u 3 line && [ "${line%$'\r'}" ]; do :; done

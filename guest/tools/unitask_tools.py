@@ -1,7 +1,7 @@
 """Calls of the host's tools: from unitask_tools import NAME, then NAME.tool(argument=value).
 
-Each call is one request to the host, on a connection of its own: a connection does not outlive a
-pause or a fork of the machine, and a call in progress then fails (code "cut").
+Each call is one request to the host, on a connection of its own. A pause or a fork of the machine
+breaks connections, and a call in progress then raises ToolError with the code "cut".
 """
 import http.client as _http
 import json as _json
@@ -60,7 +60,7 @@ def _keep(response):
 
 
 class Server:
-    """The tools of one server. A name with other characters than letters, digits and _ has _ for them."""
+    """The tools of one server, as methods. In their names, _ replaces all characters but letters, digits and _."""
 
     def __init__(self, name):
         self._name = name

@@ -1,5 +1,6 @@
-# Fetches a page and prints it as Markdown, text, HTML or base64. Its one argument is a plan, and its output a page, both
-# in JSON (internal/web). The page is hostile: everything is limited in size and time, and the host checks the output.
+# Fetches a page, and prints it as Markdown, text, HTML or base64. The argument is a plan, and the output a page,
+# both in JSON (internal/web). The page may be hostile, so everything is limited in size and time, and the host
+# checks the output.
 import base64
 import codecs
 import io
@@ -18,7 +19,7 @@ import lxml.html
 import readability
 
 AGENT = 'Mozilla/5.0 (compatible; unitask web fetch)'
-SECONDS = 40             # for all requests; then the page is cut
+SECONDS = 40             # for all requests; a page that takes longer is cut
 PATIENCE = 20            # seconds without a byte
 MOST_HTML = 2 << 20      # bytes of a page that is converted
 MOST_PDF = 16 << 20
@@ -26,7 +27,7 @@ MOST_PAGES = 200         # of a PDF
 MOST_LINKS = 100
 MOST_TEXT = 300          # characters of a title, or of a link's text
 MOST_URL = 2048
-LEAST_ARTICLE = 250      # characters; a shorter article is not the page's content
+LEAST_ARTICLE = 250      # characters of an article that can be the page's content
 
 ACCEPT = {
     'markdown': 'text/markdown, text/html;q=0.9, application/xhtml+xml;q=0.9, application/pdf;q=0.8, text/*;q=0.7, */*;q=0.1',
@@ -38,7 +39,7 @@ TEXTS = ('text/', 'application/json', 'application/xml', 'application/javascript
 
 
 class Failure(Exception):
-    """Why there is no page, for the caller."""
+    """The reason why there is no page, for the caller."""
 
 
 def one_line(text, most=MOST_TEXT):
@@ -74,14 +75,14 @@ def ask(url, accept):
 
 
 def origin(url):
-    """Return what the run was granted for a URL: the host, and its port unless that is a usual one."""
+    """Return a URL's host and port, as grants compare them. The port is 0 for 80 and 443."""
     parts = urlsplit(url)
     port = parts.port or {'http': 80, 'https': 443}.get(parts.scheme)
     return parts.hostname, 0 if port in (80, 443) else port
 
 
 def follow(plan):
-    """Return the response at the end of the redirects, or a page that names a URL on another host."""
+    """Follow redirects. Return the last URL, their number, and the response, None if the URL is on another host."""
     url, hops = plan['url'], 0
     while True:
         response = ask(url, ACCEPT[plan['as']])
@@ -102,7 +103,7 @@ def follow(plan):
 
 
 def body(response, most, until):
-    """Return at most so many bytes of the response's body, decompressed, and whether there are more."""
+    """Return at most that many bytes of the response's body, decompressed, and whether there are more."""
     encoding = (response.getheader('Content-Encoding') or 'identity').strip().lower()
     if encoding not in ('identity', 'gzip', 'x-gzip', 'deflate'):
         raise Failure(f'its Content-Encoding is {one_line(encoding, 40)}, which was not asked for')
@@ -123,7 +124,7 @@ def body(response, most, until):
                 except zlib.error:
                     if encoding != 'deflate' or out.tell():
                         raise
-                    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)  # as many servers understand deflate
+                    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)  # many servers send deflate without zlib's header
                     data = unpacker.decompress(packed, most + 1 - out.tell())
             out.write(data[:most + 1 - out.tell()])
             if out.tell() > most:
@@ -138,7 +139,7 @@ def body(response, most, until):
 
 # Text
 
-# Encodings that mean another one on the web, as browsers have it.
+# Names of encodings that mean another encoding on the web, as in browsers.
 MEANT = {'iso8859-1': 'cp1252', 'ascii': 'cp1252', 'gb2312': 'gb18030', 'gbk': 'gb18030', 'shift_jis': 'cp932',
          'euc_kr': 'cp949', 'iso8859-9': 'cp1254'}
 KNOWN = re.compile(r'utf-(8|16|16-le|16-be|32)|iso8859-\d+|cp\d+|koi8-[rtu]|mac-roman|gb\w*|big5\w*|shift_jis\w*|euc_\w+|iso2022_\w+')
@@ -146,7 +147,7 @@ META = re.compile(rb'''<meta[^>]{0,300}?charset\s*=\s*["']?\s*([\w-]{1,40})|<\?x
 
 
 def codec(name):
-    """Return Python's name of a character encoding, '' if the web has no such encoding."""
+    """Return Python's name of a character encoding, '' if browsers know no such encoding."""
     try:
         name = codecs.lookup(name.strip().strip('"\'')).name
     except (LookupError, ValueError):
@@ -156,7 +157,7 @@ def codec(name):
 
 
 def decode(data, charset, cut):
-    """Return a page's text. The page may say a wrong encoding, or none."""
+    """Return a page's text. The page may name a wrong encoding, or none."""
     for mark, name in ((codecs.BOM_UTF8, 'utf-8'), (codecs.BOM_UTF16_LE, 'utf-16-le'), (codecs.BOM_UTF16_BE, 'utf-16-be')):
         if data.startswith(mark):
             return data[len(mark):].decode(name, 'replace')
@@ -173,7 +174,7 @@ def decode(data, charset, cut):
 
 
 def cut_text(text, most):
-    """Return as many of a text's characters as fit into so many bytes, and whether that cut it."""
+    """Return the characters of a text that fit into that many bytes, and whether that cut the text."""
     data = text.encode('utf-8', 'replace')
     if len(data) <= most:
         return data.decode(), False
@@ -195,7 +196,7 @@ UNPRINTED = re.compile('[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\
 
 def parse(text):
     """Return a page's tree. The parser cuts a tree that is too deep."""
-    text = UNPRINTED.sub('', text)  # the parser would take the rest for another encoding
+    text = UNPRINTED.sub('', text)  # after such a character the parser would assume another encoding
     parser = lxml.html.HTMLParser(encoding='utf-8', remove_comments=True, remove_pis=True, recover=True, huge_tree=False)
     tree = None
     if text.strip():
@@ -203,7 +204,7 @@ def parse(text):
     if tree is None:
         return lxml.html.document_fromstring('<html><head></head><body></body></html>')
     head, body = tree.find('head'), tree.find('body')
-    strays = [node for node in head if node.tag not in IN_HEAD]  # the parser puts tags there that it does not know
+    strays = [node for node in head if node.tag not in IN_HEAD]  # the parser puts unknown tags into the head
     for place, node in enumerate(strays):
         head.remove(node)
         body.insert(place, node)
@@ -225,7 +226,10 @@ def length(tree):
 
 
 def content(tree):
-    """Return the part of a page that people read: its main part, its article by readability, or all but what is around it."""
+    """Return the part of a page that people read.
+
+    It is the page's main element, the article that readability finds, or the page without navigation and the like.
+    """
     drop(tree, GONE)
     for node in tree.xpath(UNSEEN):
         if node.tag not in ('html', 'body') and node.getparent() is not None:
@@ -252,7 +256,7 @@ def mend(part, base):
     links, seen = [], set()
     for node in list(part.iter('a')):
         bare = not node.text_content().strip('#\u00b6 \t\n') and node.find('.//img') is None
-        if bare and node.getparent() is not None:  # the anchor of a heading
+        if bare and node.getparent() is not None:  # a heading's anchor
             node.drop_tree()
         elif (node.get('href') or '').startswith('#'):
             node.attrib.pop('href')
@@ -290,7 +294,7 @@ def markdown(part):
     html = lxml.etree.tostring(part, encoding='unicode', method='html', with_tail=False)
     lines, inside = [], False
     for line in map(str.rstrip, to.handle(html).split('\n')):
-        if line == '```':  # empty lines around a block of code, and none at its end
+        if line == '```':  # put empty lines around a block of code, and drop those at its end
             if inside:
                 while lines[-1] == '':
                     lines.pop()
@@ -302,7 +306,7 @@ def markdown(part):
 
 
 def plain(part):
-    """Return a part's text, each block on lines of its own."""
+    """Return a part's text, with each block on separate lines."""
     out, depth = [], 0
     for event, node in lxml.etree.iterwalk(part, events=('start', 'end')):
         block, pre = node.tag in BLOCKS, node.tag == 'pre'
@@ -334,7 +338,7 @@ DATE = re.compile(r'\d{4}-\d\d-\d\d')
 
 
 def date_of(tree):
-    """Return the day on which a page was published, if the page says it."""
+    """Return the date of a page's publication, if the page says it."""
     for path in DATES:
         for text in tree.xpath(path)[:1]:
             if DATE.match(text.strip()):
@@ -375,7 +379,7 @@ def from_pdf(data, page):
             texts.append(leaf.extract_text().strip())
     except Failure:
         raise
-    except Exception as e:  # the library raises many kinds
+    except Exception as e:  # the library raises many types of exceptions
         raise Failure(f'it is a PDF that can\'t be read: {one_line(str(e))}')
     return '\n\n'.join(filter(None, texts))
 
@@ -384,7 +388,7 @@ def from_pdf(data, page):
 
 
 def convert(data, kind, charset, cut, plan, page):
-    """Put a body into a page, in the form that the plan wants."""
+    """Put a body into a page, in the form that the plan asks for."""
     page['truncated'] = cut
     if plan['as'] == 'raw':
         if cut or len(data) > plan['maxBytes']:
@@ -431,7 +435,7 @@ def fetch(plan):
 
 
 def answer(plan):
-    """Return a page, or why there is none."""
+    """Return a page, or the reason why there is none."""
     try:
         return fetch(plan)
     except Failure as e:

@@ -1,6 +1,6 @@
-# Runs one of tlsfuzzer's scripts with a server name in each of its hellos, and ECDSA among the
-# accepted signatures. The broker serves no client without a name, and its certificate has an ECDSA
-# key. Most scripts have neither. python -c THIS SCRIPT [ARG...]
+# Runs one of tlsfuzzer's scripts: python -c THIS SCRIPT [ARG...]. Adds a server name to each ClientHello,
+# because the broker refuses clients without one. Adds ECDSA to the accepted signatures, because the
+# broker's certificate has an ECDSA key. Most scripts do neither.
 import random
 import runpy
 import sys
@@ -32,6 +32,6 @@ def hello(self, state):
 
 ClientHelloGenerator._generate_extensions = extensions
 ClientHelloGenerator.generate = hello
-random.seed(16)  # scripts draw some of their cases
+random.seed(16)  # scripts choose some of their cases at random
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,9 +1,9 @@
 // Command dist builds the files of a release. For each system it builds an archive of the program with completions and
-// manual pages, a bundle (.mcpb) for MCP clients, and a bill of materials (CycloneDX). It also builds packages: a wheel
-// for PyPI, packages for npm, a deb and an rpm. Then it writes server.json for the MCP registry, and SHA256SUMS. The
-// same commit and Go release give the same bytes. With -parts it first builds a bundle of the guest's parts for each
-// architecture, and packages of it. image/bundles.lock puts their digests into the programs. Those for npm and PyPI
-// hold a QEMU, too, with -qemu.
+// manual pages. For MCP clients it builds bundles (.mcpb). It writes bills of materials (CycloneDX), and builds
+// packages: a wheel for PyPI, packages for npm, a deb and an rpm. Then it writes server.json for the MCP registry, and
+// SHA256SUMS. The same commit and Go release give the same bytes. With -parts it first builds a bundle of the guest's
+// parts for each architecture, and packages of it. image/bundles.lock puts their digests into the programs. Those for
+// npm and PyPI hold a QEMU, too, with -qemu.
 //
 //	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts] [-qemu DIR] [-sign FILE | -key KEY]
 //	go run ./hack/dist -version 1.2.3 -install /usr/local

@@ -12,8 +12,8 @@ import (
 // bundleName is the name that the program expects its installed bundle of parts under.
 func bundleName(arch string) string { return "parts_" + arch + ".tar.zst" }
 
-// partsPackages writes packages of the bundle of an architecture's parts, if it was built: for npm and PyPI with QEMU,
-// which their users' systems may lack.
+// partsPackages writes packages of the bundle of an architecture's parts, if that was built. If qemu is set, those for
+// npm and PyPI contain a QEMU, which their users' systems may lack.
 func partsPackages(version, arch, out, qemu string) error {
 	bundle := filepath.Join(out, partsFile(version, arch))
 	if _, err := os.Stat(bundle); errors.Is(err, fs.ErrNotExist) {

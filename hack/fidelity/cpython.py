@@ -58,14 +58,14 @@ class Result(testresult.RegressionTestResult):
             self.record(test, 'fail', last(err))
 
 
-# A test that starts processes imports this file again in each of them.
+# Processes that a test starts import this file again.
 if __name__ == '__main__':
     testresult.RegressionTestResult = Result
     run = Regrtest()
     try:
         run.main([name])
     except SystemExit as e:
-        # Denied resources and files for other systems are skipped as a whole.
+        # A file that needs a denied resource or another system is skipped as a whole.
         say(name, 'skip' if run.skipped or run.resource_denieds else 'pass' if e.code == 0 else 'fail')
         sys.stdout.flush()
         raise

@@ -1,6 +1,6 @@
-# Runs one file of a package's tests (argv[2], below the folder argv[1]) with pytest. It prints the
-# outcome of each test, one a line, to the original standard output. It tests the installed package.
-# If that lacks its tests, the folder has them.
+# Runs one file of a package's tests (argv[2], below the folder argv[1]) with pytest. Prints the outcome
+# of each test, one a line, to the original standard output. The installed package is tested. The
+# folder has the tests if the package does not.
 import importlib
 import json
 import os

@@ -1,4 +1,4 @@
-// Command lock brings the lock files of image up to date: it looks up each Debian package in the signed index of the
+// Command lock brings the lock files of image up to date. It looks up each Debian package in the signed index of the
 // file's release, and writes version, path, digest and size. It lists what the packages of an image require and the
 // image lacks. A new part is a [[part]] with name, arch, from, package and license; the rest is filled in.
 //

@@ -2,8 +2,8 @@
 // names and forms are those of the public repository e2b-dev/E2B, folder spec. The package translates; engine, policy
 // and records are those of sessions.
 //
-// control.go has sandboxes, process.go and filesystem.go what runs and lies in them (the Connect protocol), transfer.go
-// the contents of files, interpreter.go the code interpreter, ports.go other ports of a sandbox.
+// control.go has sandboxes. process.go and filesystem.go have their processes and files (the Connect protocol), and
+// transfer.go the contents of files. interpreter.go has the code interpreter, ports.go other ports of a sandbox.
 package e2b
 
 import (

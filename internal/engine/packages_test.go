@@ -43,8 +43,8 @@ func TestPackagesReach(t *testing.T) {
 	}
 }
 
-// Packages for a bundled image are installed in the bundled image, even if a custom image with another version of the
-// language hides it: a wheel for one version would be kept for the other.
+// Packages for a bundled image are installed in the bundled image, even if a custom image hides that. The custom image
+// may have another version of the language, and a wheel for one version would be kept for the other.
 func TestBuildInBundledImage(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	for base, container := range map[string]string{"python@3.11": "", "python:3.11": digest} {

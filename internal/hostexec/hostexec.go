@@ -1,6 +1,6 @@
-// Package hostexec runs one command of the host that a ceiling declares: without a shell, without standard input, in an
-// environment that has only what its caller gives. It never decides whether a command may run, and interprets no
-// output. Package mcp calls it.
+// Package hostexec runs one command of the host that a ceiling declares. The command has no shell and no standard
+// input, and its environment only what the caller gives. The package never decides whether a command may run, and
+// interprets no output. Package mcp calls it.
 package hostexec
 
 import (

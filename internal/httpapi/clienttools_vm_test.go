@@ -25,7 +25,7 @@ for number in (7, 8, "x"):
 `
 
 // The code calls the tools of the run's client, which answers each call as long as the code waits.
-func TestClientTools(t *testing.T) {
+func TestAttackClientToolsAnswers(t *testing.T) {
 	a := newAPI(t, setup{vm: true, callers: []string{"alice", "mallory"}})
 	body := python(shopping)
 	body["clientTools"] = shop(orderSchema)
@@ -39,8 +39,10 @@ func TestClientTools(t *testing.T) {
 	feed := a.do("GET", at+"/events", nil, alice)
 	defer feed.Body.Close()
 	events := bufio.NewScanner(feed.Body)
+	out := ""
 	for _, answer := range []object{{"result": object{"cents": 9007199254740993}}, {"error": "there is no order 8"}} {
-		asked, _ := until(t, events, "toolCall")
+		asked, text := until(t, events, "toolCall")
+		out += text
 		id := fmt.Sprint(asked.data["call"])
 		if _, text := a.send("GET", at+"/calls", nil, alice...); !strings.Contains(string(text), `"call":"`+id+`"`) ||
 			asked.data["server"] != "shop" || asked.data["tool"] != "total" {
@@ -54,7 +56,8 @@ func TestClientTools(t *testing.T) {
 			}
 		}
 	}
-	_, out := until(t, events, "end")
+	_, rest := until(t, events, "end")
+	out += rest
 	const want = "{'cents': 9007199254740993}\ntool there is no order 8\narguments "
 	if !strings.HasPrefix(out, want) {
 		t.Errorf("got %q, want %q", out, want)

@@ -74,7 +74,7 @@ func TestCompilersOfVersion(t *testing.T) {
 	}
 }
 
-// The error for a base of another version names the file to change: removing the compilers' file would not help if
+// The error for a base of another version names the file to change. Removing the compilers' file would not help if
 // another file hides the bundled image.
 func TestWrongBase(t *testing.T) {
 	for _, row := range []struct{ compilers, python, remedy string }{

@@ -104,8 +104,8 @@ func (b *build) checkFound(debs []image.Deb, has []string) error {
 	return nil
 }
 
-// takeFolders selects the folders that the guest mounts from the disk as a whole: folders at the root that the image
-// lacks, and folders with many files, as far as the list has room.
+// takeFolders selects the folders that the guest mounts from the disk as a whole. These are folders at the root that
+// the image lacks, and folders with many files, as far as the list has room.
 func (b *bundledBuild) takeFolders(found image.DebFolder) {
 	of := b.language.Image(b.env.From).Payload.Folders
 	for _, dir := range slices.Concat(found.Tops, found.Crowded) {

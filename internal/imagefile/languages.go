@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// shipped has the descriptions of images that are built on first use: those with further languages, and the templates
+// shipped has the descriptions of images that are built on first use. They have further languages, or are templates
 // that users of the E2B API expect. To add one, add a file.
 //
 //go:embed languages/*.toml templates/*.toml

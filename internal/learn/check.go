@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// check asks the proposed ceiling about each request of each run, as a replay would: the run's own grants are cut to
-// the ceiling, and the network's rules decide. What it does not allow is left out.
+// check asks the proposed ceiling about each request of each run, as a replay would. It cuts the run's own grants to
+// the ceiling, and lets the network's rules decide. It leaves out requests that the ceiling does not allow.
 func (l *learner) check(p *Proposal) error {
 	ceiling, err := policy.ParseCeiling("the proposal", []byte(p.text()))
 	if err != nil {

@@ -22,8 +22,8 @@ const askTime = 10 * time.Second
 const wheels = "../lib*/python*/*-packages/unitask-*.dist-info"
 
 // managers are the package managers that unitask's packages are for, in the order in which unitask tries them. A
-// manager owns a program in three cases: its path contains inPath, a file exists at beside (relative to the program's
-// folder), or the command ask succeeds with its path.
+// manager owns a program in three cases. Its path contains inPath; a file exists at beside, relative to the program's
+// folder; or the command ask succeeds with its path.
 var managers = []struct {
 	inPath, beside string
 	ask            []string

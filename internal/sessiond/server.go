@@ -377,7 +377,7 @@ func (h *Daemon) do(ctx context.Context, c *client, req Request) (Answer, error)
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
 }
 
-// listed returns the entries of a folder that fit in an answer: as JSON, a byte may become six, and an entry has its
+// listed returns the entries of a folder that fit in an answer. In JSON a byte may become six, and an entry has its
 // folder's name.
 func listed(files []unitask.SessionFile) []unitask.SessionFile {
 	left := maxText / 2

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// Debian writes a container image of Debian's packages, as far as they are parts of the base's bundled images: bash,
-// coreutils, findutils, tar, grep, Python and Node. Its passwd's last line has no end. It returns the path
-// of an archive in docker save's format.
+// Debian writes a container image of Debian's packages that the base's bundled images have: bash, coreutils, findutils,
+// tar, grep, Python and Node. The last line of its passwd has no end. Debian returns the path of an archive in docker
+// save's format.
 func Debian(t testing.TB, base, name string, config map[string]any) string {
 	t.Helper()
 	vendor, root := filepath.Join(base, "vendor", runtime.GOARCH), t.TempDir()

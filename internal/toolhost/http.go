@@ -179,8 +179,8 @@ func (s *Service) serveDescribe(w http.ResponseWriter, r *http.Request) {
 	reply(w, r, nil, fail("unknown", "there is no tool %.200q: tools.search tells what there is", full))
 }
 
-// reply writes an answer: for programs an object with value or error, with a value that is large alone; for the shell
-// (Accept: text/plain) the value or the message.
+// reply writes an answer. Programs get an object with value or error, or a large value alone. The shell (Accept:
+// text/plain) gets the value or the message.
 func reply(w http.ResponseWriter, r *http.Request, value json.RawMessage, failed *Error) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
 	plain := isShell(r)

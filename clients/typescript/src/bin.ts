@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The command unitask of the npm package: it starts the program of this computer's package.
+// The command unitask of the npm package. It starts the program in this computer's package.
 import { spawn } from "node:child_process";
 import { packaged } from "./program.js";
 
@@ -10,7 +10,7 @@ if (!program) {
   process.exit(127);
 }
 const child = spawn(program, process.argv.slice(2), { stdio: "inherit", env });
-// Ctrl-C in a terminal reaches both processes; every other signal reaches this one alone.
+// Ctrl-C in a terminal reaches both processes. Every other signal reaches this process only.
 const terminal = [process.stdin, process.stdout, process.stderr].some((stream) => stream.isTTY);
 for (const signal of ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"] as const) {
   process.on(signal, () => {

@@ -10,7 +10,7 @@ export class ServerError extends UnitaskError {
   override name = "ServerError";
 }
 
-/** Code did not end with exit code 0; check throws it. */
+/** Code did not end with exit code 0. `check` throws this error. */
 export class CodeError extends UnitaskError {
   override name = "CodeError";
   readonly result: Schemas["RunResult"] | Schemas["SessionResult"];
@@ -22,7 +22,10 @@ export class CodeError extends UnitaskError {
   }
 }
 
-/** The server refused a request: `code` is stable, `remedy` says what to do; the same request may succeed later if it is `retryable`. */
+/**
+ * The server refused a request. `code` is stable (docs/api.md lists the codes), and `remedy` says what to do. If
+ * `retryable`, the same request may succeed later.
+ */
 export class ApiError extends UnitaskError {
   override name = "ApiError";
   readonly status: number;
@@ -30,7 +33,7 @@ export class ApiError extends UnitaskError {
   readonly detail: string;
   readonly remedy: string;
   readonly retryable: boolean;
-  /** Milliseconds after which to try again. */
+  /** Milliseconds after which to try again, 0 if the server says nothing. */
   readonly retryAfterMs: number;
 
   constructor(status: number, problem: Partial<Schemas["Problem"]>) {
@@ -45,7 +48,7 @@ export class ApiError extends UnitaskError {
   }
 }
 
-/** Returns a result whose code ended with exit code 0. CodeError: it did not. */
+/** Returns the result. Throws CodeError if the code did not end with exit code 0. */
 export function check<R extends Schemas["RunResult"] | Schemas["SessionResult"]>(result: R): R {
   if (result.outcome !== "exited" || result.exitCode !== 0) throw new CodeError(result);
   return result;

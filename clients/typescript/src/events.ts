@@ -1,12 +1,13 @@
 import { ServerError } from "./errors.js";
 import { bytesOf } from "./http.js";
 
-/** Characters of a server-sent event that the client accepts. */
+/** Characters of the largest server-sent event that the client accepts. */
 const maxEvent = 16 << 20;
 
 /**
- * An event of a run or of a session. `kind` is begun, note, started, stdout, stderr, question, lost or end; of a session
- * also ended. docs/api.md has the members of `data`.
+ * An event of a run, a step, a command or a stream of the server. `kind` is begun, note, started, stdout, stderr,
+ * question, lost or end. Client.events has begun and ended, and Files.watch has ready, change and overflow. docs/api.md
+ * has the members of `data`.
  */
 export class Event {
   readonly number: number;
@@ -19,19 +20,19 @@ export class Event {
     this.data = data;
   }
 
-  /** The bytes of stdout and stderr. */
+  /** The output of an event stdout or stderr, as bytes. */
   get bytes(): Uint8Array {
     const { text = "", base64 } = this.data;
     return typeof base64 === "string" ? bytesOf(base64) : new TextEncoder().encode(String(text));
   }
 
-  /** The text of stdout and stderr. */
+  /** The output of an event stdout or stderr, as text. */
   get text(): string {
     return new TextDecoder().decode(this.bytes);
   }
 }
 
-/** Yields the events of a stream. ServerError: the connection broke, or an event is too large or none. */
+/** Yields the events of a stream. Throws ServerError if the connection broke, or an event is too large or malformed. */
 export async function* readEvents(stream: ReadableStream<Uint8Array>): AsyncGenerator<Event, void> {
   const decoder = new TextDecoder();
   const reader = stream.getReader();

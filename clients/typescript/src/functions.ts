@@ -3,13 +3,13 @@ import type { Event } from "./events.js";
 import { type HTTP, pathOf } from "./http.js";
 import type { Schemas } from "./schema.js";
 
-/** A function of this program that the code calls with one object. An error that it throws is a ToolError in the code. */
+/** A function of this program. The code calls it with one object. What it throws is a ToolError in the code. */
 export type ToolFunction = (args: any) => unknown;
 
 /** Functions by the module from which the code imports them: `{ shop: { total: ({ number }) => … } }`. */
 export type Functions = Record<string, Record<string, ToolFunction | DescribedFunction>>;
 
-/** A function with what the code may know of it. The server checks arguments against the schema (JSON Schema of an object). */
+/** A function and its description. The server checks arguments against `inputSchema`, a JSON Schema of an object. */
 export interface DescribedFunction {
   call: ToolFunction;
   description?: string;

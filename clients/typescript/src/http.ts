@@ -4,17 +4,17 @@ import { localServer } from "./server.js";
 
 /** Options of a client. */
 export interface ClientOptions {
-  /** The server's address. Without it: $UNITASK_URL, or a server that the client starts, with the program unitask (Node only). */
+  /** The server's address; $UNITASK_URL if not given. Without an address the client starts a server (Node only). */
   url?: string;
-  /** Who the caller is: a token of `unitask serve key`, or $UNITASK_TOKEN. */
+  /** A token of `unitask serve key`, which says who the caller is; $UNITASK_TOKEN if not given. */
   token?: string;
-  /** How often a request that a busy server did not begin is sent again; 2 if not given. */
+  /** How often the client repeats a request that a busy server did not begin; 2 if not given. */
   retries?: number;
   /** For tests and proxies: see unitask/mock. */
   fetch?: typeof fetch;
 }
 
-/** What a request sends. */
+/** The parts of a request. */
 export interface Sent {
   query?: Record<string, string | number | boolean | undefined>;
   json?: unknown;
@@ -22,25 +22,25 @@ export interface Sent {
   key?: string | undefined;
   signal?: AbortSignal | undefined;
   headers?: Record<string, string>;
-  /** What becomes of a redirect: manual if not given, so a token and code go to no other host. */
+  /** How to treat a redirect; "manual" if not given, so that the token and code go to no other host. */
   redirect?: RequestRedirect;
 }
 
 const longestWait = 30_000;
 
-/** Parts of a path that URL resolves: the request would be another one. */
+/** Parts of a path that URL resolves, so that the request would go to another path. */
 const dots = /(^|[/\\])(\.|%2e){1,2}([/\\]|$)/i;
 
 type Init = RequestInit & { duplex?: "half"; dispatcher?: object };
 
 let agent: object | undefined;
 
-/** Returns what lets Node's fetch wait longer than five minutes for an answer, as a long run needs. */
+/** Returns a dispatcher for Node's fetch without its time limit of five minutes, because a run may take longer. */
 function patient(): object | undefined {
   if (agent) return agent;
   const has = globalThis as Record<symbol, object | undefined>;
   const found = has[Symbol.for("undici.globalDispatcher.2")] ?? has[Symbol.for("undici.globalDispatcher.1")];
-  if (found?.constructor.name !== "Agent") return undefined; // a browser, or a dispatcher of the user's own
+  if (found?.constructor.name !== "Agent") return undefined; // a browser, or a dispatcher that the user has set
   const Agent = found.constructor as new (options: object) => object;
   return (agent = new Agent({ headersTimeout: 0, bodyTimeout: 0 }));
 }
@@ -61,7 +61,7 @@ export class HTTP {
     }
     this.#url = url?.replace(/\/+$/, "") || undefined;
     this.token = (options.token || env["UNITASK_TOKEN"])?.trim() || undefined;
-    if (this.token && !/^[!-~]+$/.test(this.token)) { // the error does not show it
+    if (this.token && !/^[!-~]+$/.test(this.token)) { // the message does not show the token
       throw new UnitaskError("the token has a space, a control character or another one that is not ASCII");
     }
     this.#retries = options.retries ?? 2;
@@ -70,12 +70,12 @@ export class HTTP {
     if (options.fetch && !this.#url) this.#url = "http://unitask.mock";
   }
 
-  /** Returns the server's address, which may have to be started. */
+  /** Returns the server's address. Starts the server if needed. */
   async url(): Promise<string> {
     return this.#url ?? (await localServer());
   }
 
-  /** Sends a request once, and returns its answer whatever it is. ServerError: there is none. */
+  /** Sends a request once, and returns its answer with any status. Throws ServerError if there is no answer. */
   async raw(method: string, path: string, sent: Sent = {}): Promise<Response> {
     const at = new URL((await this.url()) + path);
     for (const [name, value] of Object.entries(sent.query ?? {})) {
@@ -103,7 +103,7 @@ export class HTTP {
     }
   }
 
-  /** Sends a request, again if the server is busy. ApiError: the server refuses it. */
+  /** Sends a request, and repeats it if the server is busy. Throws ApiError if the server refuses it. */
   async send(method: string, path: string, sent: Sent = {}): Promise<Response> {
     for (let left = this.#retries; ; left--) {
       let answer: Response;
@@ -133,7 +133,7 @@ export class HTTP {
     }
   }
 
-  /** Yields server-sent events after a number, until the server ends them. It connects again if need be. */
+  /** Yields the server-sent events after a number, until the server ends the stream. Connects again if needed. */
   async *events(path: string, after = 0, sent: Sent = {}): AsyncGenerator<Event, void> {
     for (let left = this.#retries; ; left--) {
       try {
@@ -178,7 +178,7 @@ export function pause(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-/** Returns a path below /v1. Slashes in a part are quoted. UnitaskError: a part would lead to another path. */
+/** Returns a path below /v1, with slashes in parts quoted. Throws UnitaskError if a part would lead to another path. */
 export function pathOf(...parts: string[]): string {
   for (const part of parts) {
     if (["", ".", ".."].includes(part)) throw new UnitaskError(`${JSON.stringify(part)} is not an id or a name`);
@@ -186,7 +186,7 @@ export function pathOf(...parts: string[]): string {
   return "/v1/" + parts.map(encodeURIComponent).join("/");
 }
 
-/** Returns the path of a server in a session's machine. UnitaskError: it would lead out of the port. */
+/** Returns the path of an HTTP server in a session's machine. Throws UnitaskError if `path` leads out of the port. */
 export function portPath(port: number, path: string): string {
   if (!Number.isInteger(port)) throw new UnitaskError(`${port} is not a port`);
   const plain = path.replace(/[?#].*$/s, "").replace(/[\t\r\n]/g, ""); // as URL reads it
@@ -194,12 +194,12 @@ export function portPath(port: number, path: string): string {
   return `/ports/${port}/${path.replace(/^\//, "")}`;
 }
 
-/** Returns bytes of base64. */
+/** Decodes base64. */
 export function bytesOf(base64: string): Uint8Array {
   return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 }
 
-/** Returns bytes as base64. */
+/** Encodes bytes as base64. */
 export function base64Of(bytes: Uint8Array): string {
   let text = "";
   for (const b of bytes) text += String.fromCharCode(b);

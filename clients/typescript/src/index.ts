@@ -15,7 +15,7 @@ export { Artifact, Run, type RunOptions, type RunResult, type Verdict } from "./
 export type { Schemas } from "./schema.js";
 export { Files, Session, type SessionOptions, type SessionResult, Task, Values } from "./session.js";
 
-/** A client of `unitask serve`. One with no address starts a server on this computer (Node only). */
+/** A client of `unitask serve`. Without an address, the client starts a server on this computer (Node only). */
 export class Client {
   readonly #http: HTTP;
 
@@ -23,12 +23,16 @@ export class Client {
     this.#http = new HTTP(options);
   }
 
-  /** Returns the server's address. */
+  /** Returns the server's address. Without one, this starts the server. Throws ServerError if it does not start. */
   url(): Promise<string> {
     return this.#http.url();
   }
 
-  /** Runs code in a fresh machine and returns its result. A run without a key ends with its signal or connection; one with a key goes on. */
+  /**
+   * Runs code in a fresh machine and returns its result. Code that fails has a result, too. A run without a key ends
+   * with its signal or connection. A run with a key goes on. Throws ApiError if the server refuses the run, and
+   * ServerError if the server does not answer.
+   */
   async run(code: string, options: RunOptions = {}): Promise<RunResult> {
     const { language = "python", files, signal, onEvent, onQuestion, functions, key, ...rest } = options;
     const json = { code, language, files: filesOf(files), clientTools: toolsOf(functions), ...rest };
@@ -54,7 +58,7 @@ export class Client {
     try {
       await this.answer(question, await onQuestion(question));
     } catch (err) {
-      if (!(err instanceof ApiError) || err.code !== "approval.none") throw err; // it is too late
+      if (!(err instanceof ApiError) || err.code !== "approval.none") throw err; // answered elsewhere, or too late
     }
   }
 
@@ -63,7 +67,7 @@ export class Client {
     return new Run(this.#http, begun.runId);
   }
 
-  /** Begins a run and returns. */
+  /** Begins a run and returns it. */
   start(code: string, options: Omit<RunOptions, "onEvent" | "onQuestion" | "functions" | "signal"> = {}): Promise<Run> {
     const { language = "python", files, key, ...rest } = options;
     return this.#begin({ code, language, files: filesOf(files), ...rest }, key);
@@ -74,7 +78,7 @@ export class Client {
     return new Run(this.#http, id);
   }
 
-  /** Yields your runs, the newest first. */
+  /** Yields your runs, the newest first. `status` selects those with this outcome or status. */
   async *runs(options: { status?: string } = {}): AsyncGenerator<Schemas["RunSummary"], void> {
     let before: string | undefined;
     do {
@@ -85,14 +89,14 @@ export class Client {
     } while (before);
   }
 
-  /** Starts a session. `await using` ends it at the end of its block; without, call close. */
+  /** Starts a session. End it with its close, or declare it with `await using`, which ends it with the block. */
   async session(options: SessionOptions = {}): Promise<Session> {
     const { language = "python", files, key, ...rest } = options;
     const json = { language, files: filesOf(files), ...rest };
     return new Session(this.#http, await this.#http.json("POST", "/v1/sessions", { json, key }));
   }
 
-  /** Returns a session of yours by its id. ApiError 404: there is none. */
+  /** Returns a session of yours by its id. Throws ApiError with status 404 if you have no such session. */
   async getSession(id: string): Promise<Session> {
     return new Session(this.#http, await this.#http.json("GET", pathOf("sessions", id)));
   }
@@ -107,12 +111,15 @@ export class Client {
     return (await this.#http.json<{ questions: Schemas["Question"][] }>("GET", "/v1/approvals")).questions;
   }
 
-  /** Answers a question: deny, once (this connection or request) or allow (the host, in this run). */
+  /**
+   * Answers a question: deny, once (this connection or request) or allow (the host, in this run). Throws ApiError with
+   * the code approval.none if somebody else has answered, or it is too late.
+   */
   answer(question: Schemas["Question"], verdict: Verdict): Promise<void> {
     return answer(this.#http, question, verdict);
   }
 
-  /** Yields the begins and ends of your runs (run and start), without an end. */
+  /** Yields the events begun and ended of your runs from now on. The stream does not end by itself. */
   events(): AsyncGenerator<Event, void> {
     return this.#http.events("/v1/events");
   }
@@ -127,7 +134,7 @@ export class Client {
     return (await this.#http.json<{ images: Schemas["Image"][] }>("GET", "/v1/images")).images;
   }
 
-  /** Returns whether code can run on the server, and what it lacks. */
+  /** Returns whether code can run on the server, and what the server lacks. */
   doctor(): Promise<Schemas["Report"]> {
     return this.#http.json("GET", "/v1/doctor");
   }

@@ -1,15 +1,15 @@
 /**
- * A server in memory, for tests of programs that use this package. It runs no code: you say what code does.
+ * A server in memory, for tests of programs that use this package. It runs no code: your function gives the results.
  *
  *     const server = new MockServer((asked) => (asked.code === "print(6 * 7)" ? "42\n" : 1));
  *     const client = new Client({ fetch: server.fetch });
  */
 import type { Schemas } from "./schema.js";
 
-/** What a run, step or command sends. A step or command has its session. */
+/** The JSON of a request for a run, step or command. The JSON of a step or command has the session's id. */
 export type Asked = { code?: string; args?: string[]; language?: string; session?: string | undefined } & Record<string, unknown>;
 
-/** What code does: its output, its exit code, or members of the result; out has the files that it leaves in /out. */
+/** A result: the output, the exit code, or members of the result. `out` has the files in /out: {name: content}. */
 export type Does = string | number | (Partial<Schemas["RunResult"]> & { out?: Record<string, string> }) | undefined;
 
 type Handler = (parts: string[], request: Request, query: URLSearchParams) => Promise<Response> | Response;

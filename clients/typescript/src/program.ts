@@ -1,10 +1,10 @@
 /** The program of this computer's npm package, and its environment. */
 export interface Packaged {
-  program: string | undefined; // undefined: no package for this computer
+  program: string | undefined; // its path; undefined if there is no package for this computer
   env: Record<string, string | undefined>;
 }
 
-/** Finds the program of this computer's npm package, `@unitask/linux-x64`, say. Node only. */
+/** Finds the program of this computer's npm package, such as `@unitask/linux-x64`. Node only. */
 export async function packaged(): Promise<Packaged> {
   const { createRequire } = await import("node:module");
   const { existsSync } = await import("node:fs");

@@ -7,7 +7,7 @@ import type { Schemas } from "./schema.js";
 
 export type Verdict = Schemas["Verdict"]["verdict"];
 
-/** Options of a run: the members of POST /v1/runs, and what the client does. */
+/** Options of a run: the members of POST /v1/runs, and options of the client. */
 export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "language" | "files" | "clientTools"> {
   /** python if not given. */
   language?: string;
@@ -15,17 +15,17 @@ export interface RunOptions extends Omit<Schemas["RunRequest"], "code" | "langua
   files?: Record<string, string> | Schemas["RunRequest"]["files"];
   /** Ends the wait, and the run if it has no key. */
   signal?: AbortSignal;
-  /** Gets the events while they come. */
+  /** Gets each event as it comes. */
   onEvent?: (event: Event) => void | Promise<void>;
-  /** Is asked about hosts in `ask`. */
+  /** Gets each question about a host in `ask`, and returns the answer. */
   onQuestion?: (question: Schemas["Question"]) => Verdict | Promise<Verdict>;
   /** Your functions, which the code calls one at a time, each within a minute. */
   functions?: Functions;
-  /** Idempotency-Key: the same call begins the work once only. */
+  /** Idempotency-Key: the same call never begins the work twice. */
   key?: string;
 }
 
-/** Returns files as the API has them. */
+/** Returns files in the API's form. */
 export function filesOf(files: RunOptions["files"]): Schemas["RunRequest"]["files"] {
   if (!files || Array.isArray(files)) return files;
   return Object.entries(files).map(([name, content]) => ({ name, content }));
@@ -52,28 +52,28 @@ export class Artifact {
     return new Uint8Array(await answer.arrayBuffer());
   }
 
-  /** Returns the file's text. */
+  /** Returns the file's text, decoded as UTF-8. */
   async text(): Promise<string> {
     return new TextDecoder().decode(await this.bytes());
   }
 }
 
-/** How a run ended. Code that fails is a result, too: see `ok`, and `check` of this package. */
+/** How a run ended. Code that fails has a result, too: see `ok`, and `check` of this package. */
 export type RunResult = Omit<Schemas["RunResult"], "artifacts"> & {
-  /** It ended by itself, with exit code 0. */
+  /** The code ended by itself, with exit code 0. */
   ok: boolean;
   stdoutBytes: Uint8Array;
   stderrBytes: Uint8Array;
   artifacts: Artifact[];
 };
 
-/** Returns a result with what is computed of it. */
+/** Returns a result with the members that the client computes. */
 export function resultOf(http: HTTP, is: Schemas["RunResult"]): RunResult {
   const artifacts = (is.artifacts ?? []).map((one) => new Artifact(http, is.runId, one));
   return Object.assign(is, streamsOf(is), { artifacts });
 }
 
-/** Returns what is computed of any result. */
+/** Returns the members that the client computes for the result of a run, step or command. */
 export function streamsOf(is: Schemas["RunResult"] | Schemas["SessionResult"]) {
   const bytes = (text: string, base64?: string) => (base64 ? bytesOf(base64) : new TextEncoder().encode(text));
   return {
@@ -92,7 +92,7 @@ export async function waitFor(http: HTTP, id: string, signal?: AbortSignal): Pro
       return resultOf(http, await http.json("GET", pathOf("runs", id, "result"), { query, signal }));
     } catch (err) {
       if (!(err instanceof ApiError) || err.code !== "run.running") throw err;
-      // The server does not wait for what another process runs.
+      // For a run of another process, the server answers without waiting.
       await pause(Math.max(0, err.retryAfterMs - (Date.now() - began)), signal);
     }
   }
@@ -106,7 +106,7 @@ export async function answer(http: HTTP, question: Schemas["Question"], verdict:
   });
 }
 
-/** A run that goes on, or has ended. `await using` cancels it at the end of its block. */
+/** A run, which may have ended. `await using` cancels it at the end of its block. */
 export class Run {
   readonly id: string;
   readonly #http: HTTP;
@@ -116,7 +116,7 @@ export class Run {
     this.id = id;
   }
 
-  /** Yields the run's events, those of its output too, until it has ended. `after` is an event's number. */
+  /** Yields the run's events, its output included, until it has ended. Begins after the event number `after`. */
   events(after = 0): AsyncGenerator<Event, void> {
     return this.#http.events(pathOf("runs", this.id, "events"), after);
   }
@@ -126,22 +126,22 @@ export class Run {
     return waitFor(this.#http, this.id);
   }
 
-  /** Ends the run. One that has ended stays as it is. */
+  /** Ends the run. A run that has ended stays as it is. */
   async cancel(): Promise<void> {
     await this.#http.send("POST", pathOf("runs", this.id, "cancel"));
   }
 
-  /** Returns what the run was asked and granted, and how it ended. */
+  /** Returns the run's request, its grants, and how it ended. */
   record(): Promise<Schemas["Run"]> {
     return this.#http.json("GET", pathOf("runs", this.id));
   }
 
-  /** Returns all that it has printed so far. */
+  /** Returns the run's output on a stream so far. */
   async output(stream: "stdout" | "stderr" = "stdout"): Promise<Uint8Array> {
     return new Uint8Array(await (await this.#http.send("GET", pathOf("runs", this.id, stream))).arrayBuffer());
   }
 
-  /** Returns the run's network: a JSON object in each line. */
+  /** Returns the log of the run's network requests: a JSON object in each line. */
   async netlog(): Promise<string> {
     return (await this.#http.send("GET", pathOf("runs", this.id, "netlog"))).text();
   }

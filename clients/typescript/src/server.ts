@@ -1,12 +1,12 @@
 import { ServerError } from "./errors.js";
 import { packaged } from "./program.js";
 
-/** Milliseconds for the start of a server. */
+/** Milliseconds that the start of a server may take. */
 const startTime = 60_000;
 
 let running: Promise<string> | undefined;
 
-/** Returns the address of a `unitask serve` of this process, which it starts once. The server ends with the process. */
+/** Returns the address of this process's `unitask serve`. Starts it if it does not run. It ends with the process. */
 export function localServer(): Promise<string> {
   if (running) return running;
   const begun = start(() => {
@@ -15,16 +15,16 @@ export function localServer(): Promise<string> {
   return (running = begun);
 }
 
-/** Starts a server. It calls ended when it could not, and when the server has ended. */
+/** Starts a server, and returns its address. Calls `ended` if the start fails, and when the server has ended. */
 async function start(ended: () => void): Promise<string> {
   if (!globalThis.process?.env) throw new ServerError("name the server's url: no server can be started here");
   const { spawn } = await import("node:child_process");
   const found = await packaged();
   const program = found.env["UNITASK_BIN"] || found.program || "unitask";
   const child = spawn(program, ["serve", "--listen", "127.0.0.1:0", "--until-eof", "--drain", "1s"], {
-    stdio: ["pipe", "ignore", "pipe"], // it ends with its input, however this process ends
+    stdio: ["pipe", "ignore", "pipe"], // the server ends with its input, so with this process
     env: found.env,
-    detached: true, // Ctrl-C is for the code that uses it
+    detached: true, // Ctrl-C is for this process only
   });
   const { stdin, stderr } = child;
   return new Promise((resolve, reject) => {
@@ -42,7 +42,7 @@ async function start(ended: () => void): Promise<string> {
       const found = /serving (http:\/\/[0-9.]+:[0-9]+)/.exec(said);
       if (!found?.[1]) return;
       clearTimeout(timer);
-      child.unref(); // the process may end while it runs
+      child.unref(); // let this process end while the server runs
       for (const stream of [stdin, stderr]) (stream as unknown as { unref(): void }).unref();
       resolve(found[1]);
     });

@@ -9,11 +9,11 @@ import type { Schemas } from "./schema.js";
 export interface SessionOptions extends Omit<Schemas["NewSession"], "files"> {
   /** {name: content}, or the API's list. */
   files?: RunOptions["files"];
-  /** Idempotency-Key: the same call begins the work once only. */
+  /** Idempotency-Key: the same call never begins the work twice. */
   key?: string;
 }
 
-/** How a step or a command ended. `value` is that of a step's last expression. */
+/** How a step or a command ended. `value` is the value of a step's last expression, as text. */
 export type SessionResult = Schemas["SessionResult"] & ReturnType<typeof streamsOf>;
 
 type StepOptions = Omit<Schemas["Step"], "code" | "files"> & Pick<SessionOptions, "files" | "key"> & { signal?: AbortSignal };
@@ -24,7 +24,7 @@ type As = { user?: "user" | "root" };
 export class Task {
   readonly id: string;
   readonly session: string;
-  /** Of a command: its process in the machine. */
+  /** Number of a command's process in the machine; 0 for a step. */
   readonly pid: number;
   readonly #http: HTTP;
   readonly #at: string;
@@ -37,17 +37,17 @@ export class Task {
     this.#at = pathOf("sessions", session, "commands", id);
   }
 
-  /** Yields its events, until it has ended: stdout, stderr, end. */
+  /** Yields the events stdout, stderr and end. Begins after the event number `after`. */
   events(after = 0): AsyncGenerator<Event, void> {
     return this.#http.events(pathOf("sessions", this.session, "runs", this.id, "events"), after);
   }
 
-  /** Waits for its end and returns its result. */
+  /** Waits for the task's end and returns its result. */
   result(): Promise<RunResult> {
     return waitFor(this.#http, this.id);
   }
 
-  /** Ends it. */
+  /** Ends the task. */
   async cancel(): Promise<void> {
     await this.#http.send("DELETE", pathOf("sessions", this.session, "runs", this.id));
   }
@@ -63,18 +63,18 @@ export class Task {
     await this.#http.send("POST", this.#at + "/stdin", { json: { close: true } });
   }
 
-  /** Sends a signal, as "SIGTERM", to the command's process group. */
+  /** Sends a signal, such as "SIGTERM", to the command's process group. */
   async signal(name: string): Promise<void> {
     await this.#http.send("POST", this.#at + "/signal", { json: { signal: name } });
   }
 
-  /** Changes the size of the command's terminal. */
+  /** Changes the size of the command's terminal, in characters. */
   async resize(columns: number, rows: number): Promise<void> {
     await this.#http.send("POST", this.#at + "/resize", { json: { columns, rows } });
   }
 }
 
-/** Files of a session. A relative path begins at /work. `user: "root"` needs a session with `root`. */
+/** Files of a session. Relative paths begin at /work. `user: "root"` needs a session with `root`. */
 export class Files {
   readonly #http: HTTP;
   readonly #at: string;
@@ -84,7 +84,7 @@ export class Files {
     this.#at = pathOf("sessions", session, "files");
   }
 
-  /** Opens a file: the answer has its body. */
+  /** Opens a file, and returns an answer whose body is the file. Throws ApiError with status 404 if there is none. */
   open(path: string, as: As = {}): Promise<Response> {
     return this.#http.send("GET", this.#at, { query: { path, ...as } });
   }
@@ -94,12 +94,15 @@ export class Files {
     return new Uint8Array(await (await this.open(path, as)).arrayBuffer());
   }
 
-  /** Returns a file's text. */
+  /** Returns a file's text, decoded as UTF-8. */
   async readText(path: string, as: As = {}): Promise<string> {
     return (await this.open(path, as)).text();
   }
 
-  /** Writes a new file with its folders, or replaces one. `mode` is octal: "0755". */
+  /**
+   * Makes or replaces a file, with the folders above it. `mode` is the permissions of a new file in octal, such as
+   * "0755"; "644" if not given.
+   */
   write(
     path: string,
     content: string | Uint8Array<ArrayBuffer> | Blob | ReadableStream<Uint8Array>,
@@ -109,39 +112,42 @@ export class Files {
     return this.#http.json("PUT", this.#at, { query: { path, ...as }, body: content, headers });
   }
 
-  /** Returns the entries of a folder, to a depth of 1 if not given. */
+  /** Returns the entries of a folder. `depth` is the levels of folders; 1, the default, is the folder alone. */
   async list(path = ".", as: As & { depth?: number } = {}): Promise<Schemas["FileInfo"][]> {
     const query = { path, ...as };
     return (await this.#http.json<{ entries: Schemas["FileInfo"][] }>("GET", this.#at + "/list", { query })).entries;
   }
 
-  /** Returns an entry. ApiError 404: there is none. */
+  /** Returns the entry of a file or folder. Throws ApiError with status 404 if there is none. */
   stat(path: string, as: As = {}): Promise<Schemas["FileInfo"]> {
     return this.#http.json("GET", this.#at + "/stat", { query: { path, ...as } });
   }
 
-  /** Removes a file, or a folder with what is in it. */
+  /** Removes a file, or a folder with its contents. */
   async remove(path: string, as: As = {}): Promise<void> {
     await this.#http.send("DELETE", this.#at, { query: { path, ...as } });
   }
 
-  /** Makes a folder, with those above it. */
+  /** Makes a folder, and the folders above it. */
   async mkdir(path: string, as: As = {}): Promise<void> {
     await this.#http.send("POST", this.#at + "/mkdir", { json: { path, ...as } });
   }
 
-  /** Gives a file or folder another name. */
+  /** Renames a file or folder. */
   async move(from: string, to: string, as: As = {}): Promise<void> {
     await this.#http.send("POST", this.#at + "/move", { json: { from, to, ...as } });
   }
 
-  /** Yields changes below a folder: events ready, change and overflow, without an end. */
+  /**
+   * Yields changes in a folder, and below it if `recursive`: the events ready, change and overflow. The stream ends
+   * with the session.
+   */
   watch(path = ".", as: As & { recursive?: boolean } = {}): AsyncGenerator<Event, void> {
     return this.#http.events(this.#at + "/watch", 0, { query: { path, ...as } });
   }
 }
 
-/** Values of a session: JSON that code of every language reads and writes as /work/.values/NAME.json. */
+/** Values of a session. Code of every language reads and writes them as JSON in /work/.values/NAME.json. */
 export class Values {
   readonly #http: HTTP;
   readonly #session: string;
@@ -151,7 +157,7 @@ export class Values {
     this.#session = session;
   }
 
-  /** Returns a value. ApiError 404: there is none. */
+  /** Returns a value. Throws ApiError with status 404 if there is none. */
   get<T = unknown>(name: string): Promise<T> {
     return this.#http.json("GET", pathOf("sessions", this.#session, "values", name));
   }
@@ -161,7 +167,7 @@ export class Values {
     await this.#http.send("PUT", pathOf("sessions", this.#session, "values", name), { json: value });
   }
 
-  /** Returns the names, in order. */
+  /** Returns the names of all values, sorted. */
   async names(): Promise<string[]> {
     return (await this.#http.json<{ names: string[] }>("GET", pathOf("sessions", this.#session, "values"))).names;
   }
@@ -195,25 +201,25 @@ export class Session {
     return new Task(this.#http, this.id, is.runId, is.pid);
   }
 
-  /** Runs code in the session's interpreter. */
+  /** Runs code in an interpreter of the session, and returns the step's result. */
   run(code: string, options: StepOptions = {}): Promise<SessionResult> {
     const { files, key, signal, ...rest } = options;
     return this.#work("/steps", { code, files: filesOf(files), ...rest }, key, signal);
   }
 
-  /** Begins to run code, and returns. */
+  /** Begins to run code, and returns the task. */
   startRun(code: string, options: Omit<StepOptions, "key" | "signal"> = {}): Promise<Task> {
     const { files, ...rest } = options;
     return this.#begin("/steps", { code, files: filesOf(files), ...rest });
   }
 
-  /** Runs a program beside the interpreters. A program that is not there has exit code 127. */
+  /** Runs a program beside the interpreters, and returns its result. A missing program has exit code 127. */
   exec(args: string[], options: CommandOptions = {}): Promise<SessionResult> {
     const { key, signal, ...rest } = options;
     return this.#work("/commands", { args, ...rest }, key, signal);
   }
 
-  /** Starts a program in the background. */
+  /** Starts a program in the background, and returns the task. */
   start(args: string[], options: Omit<CommandOptions, "key" | "signal"> = {}): Promise<Task> {
     return this.#begin("/commands", { args, ...options });
   }
@@ -223,28 +229,28 @@ export class Session {
     return (await this.#http.json<{ commands: Schemas["RunningCommand"][] }>("GET", this.#at + "/commands")).commands;
   }
 
-  /** Returns the session's state, without resuming it. */
+  /** Returns the session's state. A paused session stays paused. */
   info(): Promise<Schemas["Session"]> {
     return this.#http.json("GET", this.#at);
   }
 
-  /** Writes the machine to the disk and frees its memory. The next use resumes it. */
+  /** Writes the machine to the disk, and frees its memory. The next use resumes the session. */
   async pause(): Promise<void> {
     await this.#http.send("POST", this.#at + "/pause");
   }
 
-  /** Continues a paused session. */
+  /** Resumes a paused session. */
   async resume(): Promise<void> {
     await this.#http.send("POST", this.#at + "/resume");
   }
 
-  /** Returns copies of the session, each in a machine of its own. End each of them. */
+  /** Returns copies of the session (1 to 16), each in a machine of its own. End each of them. */
   async fork(count = 1): Promise<Session[]> {
     const made = await this.#http.json<{ sessions: Schemas["Session"][] }>("POST", this.#at + "/fork", { json: { count } });
     return made.sessions.map((state) => new Session(this.#http, state));
   }
 
-  /** Lets the session live for so many seconds from now on. */
+  /** Lets the session live for that many seconds from now on, and returns its state. */
   extend(lifeSeconds: number): Promise<Schemas["Session"]> {
     return this.#http.json("POST", this.#at + "/extend", { json: { lifeSeconds } });
   }
@@ -254,12 +260,15 @@ export class Session {
     return answer(this.#http, question, verdict);
   }
 
-  /** Returns the URL of an HTTP server in the machine. UnitaskError: the path has . or .. in it. A request to it needs the client's token, if any. */
+  /**
+   * Returns the URL of an HTTP server in the machine. If the client has a token, requests to the URL need it. Throws
+   * UnitaskError if the path has . or .. in it.
+   */
   async url(port: number, path = "/"): Promise<string> {
     return (await this.#http.url()) + this.#at + portPath(port, path);
   }
 
-  /** Sends a request to an HTTP server in the machine. */
+  /** Sends a request to an HTTP server in the machine. Throws ServerError if there is no answer. */
   async fetch(port: number, path = "/", init: RequestInit = {}): Promise<Response> {
     const at = this.#at + portPath(port, path);
     const headers = Object.fromEntries(new Headers(init.headers));
@@ -268,9 +277,9 @@ export class Session {
   }
 
   /**
-   * Opens a shell, or runs a command line, over WebSocket. Binary messages are the terminal's. Texts are JSON: send
-   * {"resize": [columns, rows]}; the last one is {"exitCode": 0}. A server with tokens needs another WebSocket library,
-   * which sends headers.
+   * Opens a terminal over WebSocket, with a shell or a command line. Binary messages are the terminal's input and
+   * output. Messages of text are JSON: you may send {"resize": [columns, rows]}, and the last message is
+   * {"exitCode": 0}. A server with tokens needs another WebSocket library, which sends headers.
    */
   async terminal(options: As & { command?: string; columns?: number; rows?: number } = {}): Promise<WebSocket> {
     const at = new URL((await this.#http.url()) + this.#at + "/terminal");
@@ -283,7 +292,7 @@ export class Session {
     return socket;
   }
 
-  /** Ends the session. One that has ended is fine. */
+  /** Ends the session. It is no error if the session has ended before. */
   async close(): Promise<void> {
     try {
       await this.#http.send("DELETE", this.#at);

@@ -1,5 +1,5 @@
-// Waits for the start in a machine of a container's image. Init has put it into the image's root,
-// as the image's user; the start names a command, and the program becomes it. A rehearsal ends
+// Waits for the start in a machine of a container's image, and becomes the command that the start
+// names. Init has started this program in the image's root, as the image's user. A rehearsal ends
 // where the command would begin, because code of an image only runs for its user.
 #define _GNU_SOURCE
 #include "../../start/start.h"
@@ -14,7 +14,7 @@
 
 enum { NOT_FOUND = 127 };  // a shell's exit code for this
 
-// look finds a command as a shell does: with a slash it is a path, else it is searched in PATH.
+// look finds a command as a shell does: a command with a slash is a path, others are in PATH.
 static const char *look(const char *name, char **env)
 {
 	static char found[PATH_MAX];

@@ -1,7 +1,7 @@
-// The go command takes longer than compiler and linker together, mostly for work that a single file
-// without a module does not need. COMMANDS holds the compiler's and linker's commands. The go
-// command itself wrote them when the toolchain was vendored (image/gorun.go). The program is
-// identical except for its build id.
+// Compiles and links a single file without the go command, which takes longer than compiler and
+// linker together. Most of its work is unnecessary for a single file without a module. COMMANDS holds
+// the commands of compiler and linker, as the go command wrote them when the toolchain was vendored
+// (image/gorun.go). The program is identical except for its build id.
 #define _GNU_SOURCE
 #include "build.h"
 
@@ -22,10 +22,10 @@
 #define GO_WORK "/tmp/go-build"
 #endif
 #define DIRECT GO_ROOT "/direct"
-#define COMMANDS DIRECT "/commands"  // one argument a line: the compiler's, an empty line, the linker's
+#define COMMANDS DIRECT "/commands"  // an argument per line: the compiler's, an empty line, the linker's
 #define MAX_DIRECT (64 << 10)
-#define MAX_TEXT (16 << 20)  // of a source
-#define MAX_SAID (1 << 20)   // of the compiler's output
+#define MAX_TEXT (16 << 20)  // bytes of a source
+#define MAX_SAID (1 << 20)   // bytes of the compiler's output
 
 // read_file returns a file's text. It returns NULL if the file is unreadable, larger than max, or
 // contains a NUL.
@@ -96,7 +96,7 @@ static int in_module(const char *dir)
 	}
 }
 
-// has_gcc tests whether a list of folders has a C compiler: then go uses cgo.
+// has_gcc tests whether a list of folders has a C compiler, with which go would use cgo.
 static int has_gcc(const char *folders)
 {
 	char path[MAX_PATH];
@@ -113,15 +113,14 @@ static int has_gcc(const char *folders)
 // environment needs the go command.
 static int plain(struct start *s, const char *text)
 {
-	// What go checks before it compiles: directives (without spaces), other files, C, byte order
-	// marks.
+	// The go command must handle these: directives (without spaces), other files, C, byte order marks.
 	static const char *const directives[] = {"//go:embed", "//go:debug", "//go:build", "//go:binary-only-package", "+build", "\"C\"", "`C`", "\xef\xbb\xbf", "#cgo"};
 	static const char *const variables[] = {"GO", "CGO", "XDG_", "TMPDIR", "CC=", "CXX=", "AR=", "FC=", "PKG_CONFIG"};
 	const char *file = s->argv[0];
 	if (file[0] != '/' || !ends(file, ".go") || ends(file, "_test.go") || (s->argv[1] && ends(s->argv[1], ".go")))
 		return 0;
 	unsigned char first = (unsigned char)strrchr(file, '/')[1];
-	if (!(isalnum(first) || first >= 0x80))  // go skips some, and refuses others
+	if (!(isalnum(first) || first >= 0x80))  // go skips some of these names, and refuses others
 		return 0;
 	int home = 0;
 	for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
@@ -179,8 +178,8 @@ static char *fill(const char *arg, const char *const names[], const char *const 
 	return fclose(f) == 0 ? to : NULL;
 }
 
-// tool runs one of Go's tools, without the control channel: it reads the text of hostile code. Its
-// output goes to a file.
+// tool runs one of Go's tools, with its output in a file. The tool does not get the control channel,
+// because it reads the text of hostile code.
 static int tool(char **argv, char **env, const char *said)
 {
 	int status = -1;
@@ -201,8 +200,8 @@ static int tool(char **argv, char **env, const char *said)
 	return pid > 0 ? status : -1;
 }
 
-// of_types tests whether the compiler's message is about code that it could parse; go run prints
-// such messages unchanged. go run reports malformed headers itself, in other words.
+// of_types tests whether the compiler's message is about code that the compiler could parse. go run
+// prints such messages unchanged. It reports malformed headers itself, in other words.
 static int of_types(const char *message)
 {
 	static const char *const begins[] = {
@@ -215,7 +214,7 @@ static int of_types(const char *message)
 		" redeclared in this block", " undefined (", " is not a type", " used as value", " does not implement ", " does not satisfy ", " is not used", " (type) is not an expression",
 		" already declared at ", " is not constant",
 	};
-	if (strncmp(message, "syntax error", strlen("syntax error")) == 0)  // may contain any of these: it quotes the code
+	if (strncmp(message, "syntax error", strlen("syntax error")) == 0)  // quotes the code, so it may contain any of these
 		return 0;
 	for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
 		if (strncmp(message, begins[i], strlen(begins[i])) == 0)
@@ -250,8 +249,8 @@ static char *as_go(struct start *s, char *said)
 	const char *file = s->argv[0];
 	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/"), cwd = strlen(s->cwd), cwd_top = 1 + strcspn(s->cwd + 1, "/"), n = 0;
 	char *told = NULL, *line;
-	// go run prints a path relative to the working folder if that is shorter. It never is if the two
-	// paths differ in their first folder.
+	// go run prints a path relative to the working folder if the relative path is shorter. It is never
+	// shorter if the two paths differ in their first folder.
 	int inside = cwd == dir && strncmp(s->cwd, file, dir) == 0, away = cwd > 1 && (cwd_top != top || strncmp(s->cwd, file, top) != 0);
 	if (dir == 0 || (!inside && !away) || *said == 0 || !ends(said, "\n"))
 		return NULL;
@@ -300,8 +299,8 @@ static char **arguments(char **commands, const char *const names[], const char *
 	return argv;
 }
 
-// make compiles and links, and returns whether there is a program now. Compiler output that go run
-// would print goes to told.
+// make compiles and links, and returns whether there is a program now. told gets compiler output that
+// go run would print.
 static int make(struct start *s, const char *text, char *commands, const char *work, const char *name, char **told)
 {
 	static char *environment[] = {"GOROOT=" GO_ROOT, "HOME=" HOME_DIR, "PATH=" GO_BIN ":" SEARCH_PATH, NULL};

@@ -10,8 +10,8 @@
 #define GO_BIN GO_ROOT "/bin"
 
 // build makes the program of a start with a single file, and returns the program's path. It returns
-// NULL if the go command must do the work, for modules, embedded files, cgo, directives and most
-// errors. Compiler messages about the code are the same here: build prints them and ends the
+// NULL if the go command must do the work: for modules, embedded files, cgo, directives and most
+// errors. Compiler messages about the code are the same as go run's: build prints them and ends the
 // process.
 char *build(struct start *s);
 // build_drop removes the program, and its folders if they are empty.

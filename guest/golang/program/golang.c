@@ -1,13 +1,13 @@
 // Waits for the start in an image of Go. The start names the file to run. The program then does
 // what `go run FILE` does, or becomes `go run`.
 //
-// The image has a read-only build cache of the standard library. Before the first start, links to
-// its files are created in the folder where Go reads and writes its cache.
+// The image has a read-only build cache of the standard library. Before the first start, the program
+// links the cache's files into the folder where Go reads and writes its cache.
 //
-// A start may bring the program that an earlier machine compiled: it is run as `go run` runs its
-// own. Or the start requests the compiled program: then this program is started in the code's place
-// (by `go run -exec`, if that compiles). It tells the agent, waits until the host has the compiled
-// program, and becomes it.
+// A start may bring the code as a program that an earlier machine compiled. This program then runs
+// it as `go run` does. A start may also request the compiled code. Then a second process of this
+// program takes the code's place; if the go command compiles, `go run -exec` starts that process. It
+// sends the compiled code to the agent, waits until the host has it, and becomes it.
 #define _GNU_SOURCE
 #include "build.h"
 
@@ -49,7 +49,7 @@ static void make_folders(const char *const *dirs)
 		mkdir(*dirs, 0755);
 }
 
-// link_cache makes the links. Without them Go compiles what it needs.
+// link_cache links the image's build cache. Without the links Go compiles what it needs.
 static void link_cache(void)
 {
 	static const char *const dirs[] = {HOME_DIR "/.cache", CACHE, HOME_DIR "/.config", HOME_DIR "/.config/go", HOME_DIR "/.config/go/telemetry", NULL};
@@ -79,8 +79,8 @@ static void link_cache(void)
 	}
 }
 
-// hand_out makes the agent hand out a program, and becomes it: argv is its path and its arguments.
-// A program that is too large is handed out as an empty one.
+// hand_out sends a program to the agent for the host, and becomes the program. argv is its path and
+// its arguments. Instead of a program that is too large, hand_out sends an empty one.
 static void hand_out(char **argv, char **env)
 {
 	uint8_t head[1 + sizeof(uint32_t)] = {CONTROL_PROGRAM};
@@ -110,7 +110,7 @@ static void hand_out(char **argv, char **env)
 	start_exec(argv[0], argv, env);
 }
 
-// environment returns the code's environment as in go run: Go's own programs are found first.
+// environment returns the code's environment as in go run, where Go's own programs are first in PATH.
 static char **environment(char **env)
 {
 	static const char variable[] = "PATH=" GO_BIN;
@@ -147,9 +147,9 @@ static void ended_by(int status)
 		dprintf(STDERR_FILENO, "signal: signal %d\n", n);
 }
 
-// survived tells whether go run survives a signal. SIGINT and SIGQUIT are for the code. A program
-// that has not asked for a signal ignores it if Go's runtime has no default for it (sigtable in
-// sigtab_linux_generic.go).
+// survived tests whether go run survives a signal. SIGINT and SIGQUIT are for the code. A Go program
+// ignores a signal that it has not asked for, if Go's runtime has no default for the signal (sigtable
+// in sigtab_linux_generic.go).
 static int survived(int n)
 {
 	static const int deadly[] = {SIGHUP, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM, SIGSTKFLT, SIGSYS, SIGCHLD, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
@@ -186,13 +186,13 @@ static void run_compiled(struct start *s, char *program, int hand)
 	_exit(status != 0);
 }
 
-static int by_go;  // whether the go command is rehearsed: the files that it reads should be in memory, too
+static int by_go;  // rehearse the go command: the files that it reads should be in memory, too
 
 static void become(struct start *s)
 {
 	char *run[] = {"run", NULL}, *keep[] = {"run", "-exec=" SELF " " HAND_OUT, NULL}, *none[] = {NULL}, now[32];
 	int hand = s->compiled && strcmp(s->compiled, HAND_OUT) == 0;
-	if (s->rehearsal) {  // its file is a link without .go, and its environment has no HOME
+	if (s->rehearsal) {  // a rehearsal's file is a link without .go, and its environment has no HOME
 		s->argv[0] = realpath(s->argv[0], NULL);
 		s->env = environ;
 	}
@@ -216,8 +216,8 @@ static void become(struct start *s)
 	start_exec(check ? SHELL : GO, argv, s->env);
 }
 
-// rehearse compiles and runs its program, which takes long: in the first and the last rehearsal
-// before a snapshot, and in each one of a clone.
+// rehearse compiles and runs the rehearsal's program. That takes long, so only some rehearsals do it:
+// the first and the last one before a snapshot, and all in a clone.
 static void rehearse(struct start *s)
 {
 	static int first = 1, cloned;

@@ -1,41 +1,40 @@
-// A Node addon for what JavaScript cannot do in the guest.
+// A Node addon that does in the guest what JavaScript can't do.
 //
 //   attach()      returns the descriptor of the control channel to the agent. On linux PID 1
-//                 has created it as descriptor 3. On Nanos, which has one process,
+//                 has created the channel as descriptor 3. On Nanos, which has one process,
 //                 nanos_attach starts the agent in a thread.
-//   nanos         whether this is Nanos.
+//   nanos         is true on Nanos.
 //   seed(buffer)  mixes the bytes into OpenSSL's generator, whose state is otherwise the same
-//                 in all clones of a template. Node exports RAND_add (openssl/rand.h). It
+//                 in all clones of a template. Node exports RAND_add (openssl/rand.h). seed
 //                 also seeds V8's Math.random, which no context has used yet.
 //   renew(buffer) is like seed, but for a session's driver: contexts have used Math.random.
-//   protect(text) restricts the program's permissions on paths (Nanos, with unveil): text has
-//                 both in turns, each with a NUL after it.
-//   tidy(all)     empties V8's nursery, so that all of it is free for the user's code; all
+//   protect(text) restricts the program's permissions on paths (Nanos, with unveil). text has
+//                 pairs of permissions and a path, each with a NUL after it.
+//   tidy(all)     empties V8's nursery, so that all of it is free for the user's code. all
 //                 also collects the old garbage, so that no collection is under way.
 //   workerLimits()
 //                 resets V8's flag for the heap's size, once this thread's heap exists.
 //   binding(name) returns Node's internal binding of that name.
 //   timeOrigin(origin, node, v8)
-//                 sets when the process, Node and V8 began, by process.hrtime in
-//                 nanoseconds. It returns the first one by the wall clock, in microseconds.
+//                 sets when the process, Node and V8 began, in nanoseconds of
+//                 process.hrtime. It returns origin by the wall clock, in microseconds.
 //   rehearsing(yes)
-//                 keeps code that is compiled from now on from being optimized early.
+//                 keeps V8 from optimizing code early that it compiles from now on.
 //   reallyExit(code)
 //                 ends the program at once (quickExit in preload.js).
 //   exitCode(code)
-//                 notes the code that the program will end with by itself.
+//                 stores the code that the program will end with by itself.
 //   end(rehearsed)
-//                 ends the program with 0, at once; rehearsed does everything but the end.
+//                 ends the program with 0 at once. rehearsed does all steps but the last.
 //   threadless(yes)
 //                 makes this thread's attempts to start threads fail from now on.
-//   turn()        runs one turn of the event loop, in a rehearsal; it returns whether there
+//   turn()        runs one turn of the event loop, in a rehearsal. It returns whether there
 //                 was work.
-//   rehearseEnd() does what Node does at the end: it calls the listeners for beforeExit and
-//                 exit.
+//   rehearseEnd() calls the listeners for beforeExit and exit, as Node does at the end.
 //   session, stepping, terminate: session.c.
 //
-// It is also the program's LD_PRELOAD: it replaces exit, which ends the program at once, and
-// pthread_create; ../../nanos/libc.c replaces other functions of libc.
+// The addon is also the program's LD_PRELOAD. It replaces exit, to end the program at once, and
+// pthread_create. ../../nanos/libc.c replaces other functions of libc.
 #define _GNU_SOURCE
 #define NAPI_VERSION 8
 #include "addon.h"
@@ -55,14 +54,14 @@
 #include <unistd.h>
 
 extern void RAND_add(const void *buf, int num, double entropy);
-// v8::V8::SetFlagsFromString(char const *), which is behind node:v8's function of that name;
-// loading that module costs 40 ms under TCG.
+// v8::V8::SetFlagsFromString(char const *). node:v8 has a function of that name, but loading that
+// module takes 40 ms under TCG.
 extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
 
 // v8::Isolate::RequestGarbageCollectionForTesting(type), which requires --expose-gc.
 extern void v8_collect(void *isolate, int type) __asm__("_ZN2v87Isolate34RequestGarbageCollectionForTestingENS0_21GarbageCollectionTypeE");
 
-// Functions that Node calls at a program's end, in its SpinEventLoop.
+// Functions that Node calls at a program's end, in SpinEventLoop.
 extern void *v8_context(void *isolate) __asm__("_ZN2v87Isolate17GetCurrentContextEv");
 extern void *node_environment(void *context) __asm__("_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE");
 extern void *node_platform(void *environment) __asm__("_ZN4node23GetMultiIsolatePlatformEPNS_11EnvironmentE");
@@ -80,9 +79,9 @@ extern int uv_loop_alive(const void *loop);
 
 enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_ONCE = 1 };
 
-// Before Node's main: set V8's limit for old objects from the machine's memory, with the formula of
-// ../node.go (HeapArg) for linux. The root tuple can't hold it: the image serves machines of every
-// size.
+// limit_heap sets V8's limit for old objects before Node's main, by the machine's memory, with the
+// formula that ../node.go (HeapArg) uses for linux. The limit can't be in Nanos's image, which is for
+// machines of every size.
 __attribute__((constructor)) static void limit_heap(void)
 {
 	char line[128], option[64];
@@ -100,10 +99,10 @@ __attribute__((constructor)) static void limit_heap(void)
 	}
 }
 
-// Linux: Node tells PID 1 its exit code and then sleeps until the machine is gone. So PID 1 need
-// not wait until the kernel has cleaned up the process.
+// On linux Node sends its exit code to PID 1 on ctl_kept, and sleeps until the machine is gone. So
+// PID 1 need not wait until the kernel has cleaned up the process.
 static int ctl_kept = -1;
-static pid_t armed;  // the process that ends this way; not a process that it has forked
+static pid_t armed;  // the one process that ends this way; forked processes end normally
 
 // end_now ends the program at once. It returns if that is impossible, or in a rehearsal.
 static void end_now(int code, bool rehearsed)
@@ -119,7 +118,7 @@ static void end_now(int code, bool rehearsed)
 			pause();
 }
 
-// exit: Node calls it after it has printed an uncaught exception.
+// exit ends the program at once. Node calls it after it has printed an uncaught exception.
 __attribute__((noreturn)) void exit(int code)
 {
 	end_now(code, false);
@@ -129,9 +128,9 @@ __attribute__((noreturn)) void exit(int code)
 	_exit(code);
 }
 
-// pthread_create: as soon as node:tls is loaded, it starts a thread that reads the certificates. In
-// a rehearsal that is too early: the run may bring some. If it can't start the thread, it reads
-// them when it needs them.
+// threadless makes pthread_create fail. node:tls starts a thread that reads the certificates as soon
+// as it is loaded. In a rehearsal that is too early, because the run may bring certificates. Without
+// the thread, node:tls reads them when it needs them.
 static __thread bool threadless;
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *), void *arg)
@@ -152,7 +151,7 @@ static napi_value attach(napi_env env, napi_callback_info info)
 		napi_throw_error(env, NULL, strerror(errno));
 	if (is_nanos())
 		nanos_take_signals();
-	else // high, away from the descriptors that the code gets
+	else // a high number, away from the descriptors that the code gets
 		ctl_kept = fcntl(ctl, F_DUPFD_CLOEXEC, 512);
 	napi_create_int32(env, ctl, &fd);
 	return fd;
@@ -213,7 +212,7 @@ static napi_value worker_limits(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-// Node's own modules reach C++ through internalBinding.
+// binding returns an internal binding, by which Node's own modules reach C++.
 static napi_value binding(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
@@ -231,9 +230,10 @@ static double microseconds(clockid_t clock)
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-// Node's variables for its start times, in nanoseconds of the monotonic clock. performance.now()
-// counts from the first, process.uptime() from the second. New Environments have all of them, and
-// the origin by the wall clock. This library is also in processes that are not Node.
+// time_origin sets Node's variables for its start times, in nanoseconds of the monotonic clock.
+// performance.now() counts from the first variable, process.uptime() from the second. New
+// Environments copy all of them, and the origin by the wall clock. dlsym finds the variables, because
+// this library is also in processes that are not Node.
 static napi_value time_origin(napi_env env, napi_callback_info info)
 {
 	static const char *const names[] = {"_ZN4node11performance25performance_process_startE", "_ZN4node11per_process15node_start_timeE", "_ZN4node11performance20performance_v8_startE"};
@@ -279,9 +279,9 @@ static napi_value really_exit(napi_env env, napi_callback_info info)
 	exit(code);
 }
 
-static int exit_code = -1;  // of the coming exit
+static int exit_code = -1;  // the code of the coming exit
 
-// exitCode(code) notes the exit code for Node's cleanup.
+// note_exit_code stores the exit code until Node's cleanup.
 static napi_value note_exit_code(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
@@ -326,7 +326,8 @@ static napi_value rehearse_end(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-// on_cleanup: the event loop is empty, every listener has run, and Node begins its cleanup.
+// on_cleanup ends the program. Node calls it at the beginning of its cleanup, when the event loop is
+// empty and every listener has run.
 static void on_cleanup(void *arg)
 {
 	(void)arg;
@@ -373,12 +374,11 @@ static napi_value set_up(napi_env env, napi_value exports)
 	return exports;
 }
 
-// The library registers itself with Node before main, like a module that is linked into Node:
+// The library registers itself with Node before main, like a module that is linked into Node, and
 // process._linkedBinding('unitask') returns it. A driver that loads it later uses process.dlopen.
-// It exports nothing for that: the library is preloaded, and a module that calls its own function
-// of the same name would call ours. Node's macros (NODE_MODULE_INIT, NAPI_MODULE_INIT) give the
-// functions of all modules the same names. Processes that are not Node have no
-// napi_module_register.
+// Node's macros for that (NODE_MODULE_INIT, NAPI_MODULE_INIT) would export functions whose names are
+// the same in all modules. Because this library is preloaded, other modules would call ours instead
+// of their own. napi_module_register is weak, because processes that are not Node lack it.
 #pragma weak napi_module_register
 
 __attribute__((constructor)) static void register_module(void)

@@ -2,9 +2,10 @@
 // the machine's one process.
 //
 //   session(stop)   reports that the driver is up. It returns the descriptors for code and for
-//                   answers. stop is called, between other events, to end a step.
-//   stepping(yes)   tells whether a step is running.
-//   terminate()     ends all running JavaScript, uncaught, up to its caller outside JavaScript.
+//                   answers. The addon calls stop, between other events, to end a step.
+//   stepping(yes)   tells the addon whether a step is running.
+//   terminate()     ends all running JavaScript up to its caller outside JavaScript. No catch or
+//                   finally runs.
 #define NAPI_VERSION 8
 #include "addon.h"
 
@@ -20,15 +21,15 @@
 extern void v8_terminate(void *isolate) __asm__("_ZN2v87Isolate18TerminateExecutionEv");
 extern void v8_interrupt(void *isolate, void (*call)(void *isolate, void *data), void *data) __asm__("_ZN2v87Isolate16RequestInterruptEPFvPS0_PvES2_");
 
-enum { FORCE_MS = 1500 };  // maximum time of a forced end of a step; ../../supervisor waits a little longer
+enum { FORCE_MS = 1500 };  // ms that a forced end of a step may take; ../../supervisor waits slightly longer
 
 static void *isolate;
 static napi_threadsafe_function stop;
 static atomic_bool stepping;
-static atomic_uint answered;  // steps
+static atomic_uint answered;  // number of steps that were answered
 
-// on_stop runs in the main thread. The step is over for end_step: to force its end now would only
-// end the driver's stop function.
+// on_stop runs in the main thread, and calls the driver's stop function. It marks the step as over, so
+// that a later end_step does not end that function.
 static void on_stop(napi_env env, napi_value call, void *context, void *data)
 {
 	(void)context;
@@ -39,7 +40,7 @@ static void on_stop(napi_env env, napi_value call, void *context, void *data)
 		napi_call_function(env, self, call, 0, NULL, NULL);
 }
 
-// end_step runs in the main thread, in the middle of JavaScript.
+// end_step runs in the main thread, in the middle of JavaScript, and ends it if a step is running.
 static void end_step(void *in, void *data)
 {
 	(void)data;
@@ -47,7 +48,7 @@ static void end_step(void *in, void *data)
 		v8_terminate(in);
 }
 
-// insist ends the machine if a step has not ended although it was forced to.
+// insist ends the machine if a forced end of a step takes too long.
 static void *insist(void *arg)
 {
 	unsigned before = (unsigned)(uintptr_t)arg;
@@ -59,7 +60,7 @@ static void *insist(void *arg)
 	return NULL;
 }
 
-// interrupt runs in the session's thread.
+// interrupt ends the running step. The session's thread calls it.
 static void interrupt(bool force)
 {
 	pthread_t thread;

@@ -1,13 +1,13 @@
 // Runs in Python before the user's code. Python is Debian's /usr/bin/python3 with this library
-// preloaded: it replaces __libc_start_main, and so main. The new main initializes the interpreter,
-// as Python's main does for `python3 FILE`. It tells the agent (agent.c) that it is up, and waits
-// for the start. It puts the user's file, arguments, environment and folder into the configuration
-// that Python has already read. Then it calls Python's own Py_RunMain.
+// preloaded. The library replaces __libc_start_main, and so main. The new main initializes the
+// interpreter, as Python's main does for `python3 FILE`. It tells the agent (agent.c) that it is up,
+// and waits for the start. It puts the user's file, arguments, environment and folder into the
+// configuration that Python has already read. Then it calls Python's own Py_RunMain.
 //
 // A process that is started for one run (ENV_FRESH) only takes its start and becomes a plain
 // `python3 FILE`.
 //
-// On Nanos the agent is a thread of this process. The process ends by nanos_end, and can't become
+// On Nanos the agent is a thread of this process. The process ends with nanos_end, and can't become
 // another program.
 #define _GNU_SOURCE
 #include "../../nanos/nanos.h"
@@ -46,8 +46,8 @@ static PyObject *text(const char *s)
 	return o;
 }
 
-// set_environment does what os.environ.clear() and update() do, without Python's code for it:
-// os.environ is based on a dictionary of bytes.
+// set_environment does what os.environ.clear() and update() do, but in the dictionary of bytes under
+// os.environ, which is faster.
 static void set_environment(char **env)
 {
 	bool locale = false, zone = false;
@@ -58,7 +58,7 @@ static void set_environment(char **env)
 	PyDict_Clear(inner);
 	clearenv();
 	for (char **variable = env; *variable || !locale; variable++) {
-		// Python has set this variable at its start (PEP 538) unless the environment has a locale.
+		// Python sets this variable at its start (PEP 538) if the environment has no locale.
 		char *name = *variable ? *variable : (char[]){"LC_CTYPE=C.UTF-8"}, *value = strchr(name, '=') + 1;
 		locale |= strncmp(name, "LC_ALL=", 7) == 0 || strncmp(name, "LC_CTYPE=", 9) == 0 || strncmp(name, "LANG=", 5) == 0;
 		zone |= strncmp(name, "TZ=", 3) == 0;
@@ -105,12 +105,12 @@ static void set_list(PyConfig *config, PyWideStringList *list, const char *name,
 }
 
 // begin gives the interpreter its arguments, environment and folder. It returns true if this
-// interpreter can't run the program, because the program would import other modules than the warm
-// program has.
+// interpreter can't run the program. Such a program has its own version of a module that the warm
+// program has imported.
 static bool begin(struct start *s)
 {
-	// The kernel seeds the generators of Python and its modules when they are first used, which is
-	// from here on. Only the warm program imports one earlier, and its renew reseeds it.
+	// Generators of Python and its modules take their seeds from the kernel at their first use, which
+	// is from here on. Only the warm program uses generators earlier, and its renew reseeds them.
 	start_trust(s);
 	check(chdir(s->cwd) == 0, s->cwd);
 	set_environment(s->env);
@@ -123,11 +123,11 @@ static bool begin(struct start *s)
 	return warm_begin(s->argv[0]);
 }
 
-// no_archive records that a file is not a ZIP archive, which takes Python much of its own code to
-// find out. Nothing imports from the file.
+// no_archive records in Python's cache that a file is not a ZIP archive. Python would find that out with
+// much of its own code. Nothing imports from the file.
 static void no_archive(const char *path)
 {
-	enum { MOST = 22 + 65535 };  // maximum bytes of a ZIP archive's end record with its comment
+	enum { MOST = 22 + 65535 };  // maximum bytes of the record at a ZIP archive's end, with its comment
 	static char end[MOST];
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
@@ -151,8 +151,7 @@ static PyObject *names(PyObject *dict)
 	return keys;
 }
 
-// forget_but removes the names that were added to a dictionary since, and releases the list of the
-// earlier names.
+// forget_but removes all names from a dictionary except those in was, and releases was.
 static void forget_but(PyObject *dict, PyObject *was)
 {
 	PyObject *keys = PyDict_Keys(dict);
@@ -182,10 +181,10 @@ static void in_child(struct start *s)
 	exit(Py_RunMain());
 }
 
-// rehearse does all steps of a run with a throw-away program, so that their code is in memory, and
-// translated by the emulator, before the user's program comes. It leaves nothing behind that the
-// user's program could see. The first time, in a template and in a clone, a child process first
-// runs everything to the end of Python.
+// rehearse does all steps of a run with a throw-away program before the user's program comes. The
+// code of these steps is then in memory, and the emulator has translated it. rehearse leaves nothing
+// behind that the user's program could see. The first rehearsal in a template, and the first in a
+// clone, begin with a child process that runs everything to the end of Python.
 static void rehearse(struct start *s)
 {
 	static bool to_the_end = true;
@@ -199,7 +198,7 @@ static void rehearse(struct start *s)
 	}
 	to_the_end = strcmp(s->rehearsal, "last") == 0;
 	begin(s);
-	PyObject *module = PyImport_AddModule("__main__"), *globals = PyModule_GetDict(module);  // borrowed
+	PyObject *module = PyImport_AddModule("__main__"), *globals = PyModule_GetDict(module);  // borrowed references
 	PyObject *loader = PyDict_GetItemString(globals, "__loader__");
 	PyObject *modules = PyImport_GetModuleDict(), *cache = PySys_GetObject("path_importer_cache"), *path = PySys_GetObject("path");
 	PyObject *had_globals = names(globals), *had_modules = names(modules), *had_cache = names(cache);
@@ -228,13 +227,14 @@ static void rehearse(struct start *s)
 static int kept = -1;  // the control channel
 static pid_t self;
 
-// at_exit is the last function that a program calls. Telling PID 1 is faster than waiting for the
-// kernel's work at a process's end. Child processes of the code do not end this way.
+// at_exit is the last function that a program calls. It sends the exit code to PID 1, so that PID 1
+// need not wait until the kernel has cleaned up the process. Child processes of the code do not end
+// this way.
 static void at_exit(int code, void *arg)
 {
 	uint8_t word[2] = {CONTROL_EXIT, (uint8_t)code};
 	(void)arg;
-	// a thread that reads a terminal holds the lock, and fflush would wait for it
+	// A thread that reads a terminal holds stdin's lock, for which fflush would wait.
 	if (getpid() != self || ftrylockfile(stdin) != 0)
 		return;
 	fflush(NULL);
@@ -258,8 +258,8 @@ static int become(struct start *s)
 	return EXIT_UNKNOWN;
 }
 
-// protect restricts where the code may write, on Nanos, whose file system has no modes. The host's
-// files stay unchanged.
+// protect restricts where the code may write, because Nanos's file system has no modes. So the code
+// can't change files from the host.
 static void protect(const struct start *s)
 {
 	static char writable[] = WRITABLE;
@@ -285,9 +285,9 @@ static int run(int argc, char **argv, char **env)
 	if (nanos_attach)
 		start_ctl = nanos_attach();
 	else
-		on_exit(at_exit, NULL);  // registered before all others, so that it is called last
+		on_exit(at_exit, NULL);  // registered before all others, so exit calls it last
 	unsetenv("LD_PRELOAD");
-	prctl(PR_SET_NAME, "python3");  // the name that it has when a user starts it
+	prctl(PR_SET_NAME, "python3");  // the name of a process of `python3 FILE`
 	PyConfig_InitPythonConfig(&config);
 	PyStatus status = PyConfig_SetBytesArgv(&config, argc, argv);
 	if (!PyStatus_Exception(status))
@@ -296,7 +296,7 @@ static int run(int argc, char **argv, char **env)
 	if (PyStatus_Exception(status))
 		Py_ExitStatusException(status);
 	if (nanos_attach)
-		nanos_take_free_signals();  // those that Python does not handle
+		nanos_take_free_signals();  // the signals that Python does not handle
 	start_take(&s, rehearse);
 	if (begin(&s))
 		return become(&s);

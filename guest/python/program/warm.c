@@ -1,5 +1,5 @@
 // Resets the modules that an image has imported in advance (../warm.py), so that each run begins as
-// in a new process. At a program's end they are not freed.
+// in a new process. At a program's end, Python need not free these modules.
 #define _GNU_SOURCE
 #include "../../contract/contract.h"
 #include "warm.h"
@@ -14,14 +14,14 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-static PyObject *globals;  // the warm program's, or NULL
+static PyObject *globals;  // the warm program's globals, or NULL
 static PyObject *mark;  // a list that the collector tracks from the program's start on
 static PyObject *get_objects, *get_debug, *callbacks, *unfreeze;  // from the module gc
-// Stream types of the module io: of files, in memory, and on top of another stream, with the
-// attribute that holds the other one.
+// Stream types of the module io: of files, in memory, and on top of another stream, which is their
+// attribute below.
 static struct stream { const char *name; bool of_file; const char *below; PyTypeObject *type; } kinds[] = {{.name = "FileIO", .of_file = true}, {.name = "BytesIO"}, {.name = "StringIO"},
 	{.name = "BufferedReader", .below = "raw"}, {.name = "BufferedWriter", .below = "raw"}, {.name = "BufferedRandom", .below = "raw"}, {.name = "TextIOWrapper", .below = "buffer"}};
-// Functions that remove a weak reference from its collection, by their modules.
+// Functions that remove a weak reference from its collection, with their modules.
 static struct { const char *module, *name; PyObject *globals; } removers[] = {{"_weakrefset", "_remove", NULL}, {"weakref", "remove", NULL}};
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -44,8 +44,8 @@ static bool asks(const char *function, const char *program)
 
 // Begin ---------------------------------------------------------------------
 
-// meets tests whether a folder has a new entry whose name, up to its first dot, is that of an
-// imported module. there lists the earlier entries.
+// meets tests whether a folder has an entry whose name, up to its first dot, is the name of an imported
+// module. It ignores the entries in there.
 static bool meets(const char *folder, PyObject *there)
 {
 	PyObject *imported = get("imported");
@@ -105,12 +105,12 @@ static unsigned long long loads(void)
 
 static const char *const streams[] = {"stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"};
 
-// State that a program may change and that can have visible effects at its end. Libraries: their
-// objects may write when they are freed, without a finalizer. The filters of warnings. And the
-// original streams, which are only compared: a stream that is gone has already written everything.
+// State at a program's begin. If the program changes it, the program's end can have visible effects.
+// Objects of libraries that were loaded may write when they are freed, without a finalizer. The
+// streams are only compared, so they may be gone.
 static struct { unsigned long long loads; PyObject *filters, *streams[COUNT(streams)]; } began;
 
-// filters returns the list of warnings' filters, NULL if it is not a list.
+// filters returns the list of warnings' filters; NULL if the program has replaced it by something else.
 static PyObject *filters(void)
 {
 	PyObject *warnings = PyDict_GetItemString(get("modules"), "warnings");
@@ -150,7 +150,7 @@ bool warm_begin(const char *program)
 	char *path = realpath(program, NULL), *slash = path ? strrchr(path, '/') : NULL;
 	if (slash)
 		*(slash == path ? slash + 1 : slash) = 0;
-	// The slower check in Python runs only if a conflict is possible.
+	// Call the slower check in Python only if a conflict is possible.
 	bool may = slash == NULL || meets(path, NULL) || meets(PyUnicode_AsUTF8(get("packages")), get("there"));
 	free(path);
 	bool other = (may && asks("shadowed", program)) || (access("matplotlibrc", F_OK) == 0 && asks("settings", NULL));
@@ -162,8 +162,8 @@ bool warm_begin(const char *program)
 
 static bool is(PyObject *name, const char *want) { return name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, want) == 0; }
 
-// forgets tests whether a function only removes a weak reference from its collection. Such
-// functions belong to abstract classes (_abc), _weakrefset and weakref.
+// forgets tests whether a function only removes a weak reference from its collection, as functions of
+// abstract classes (_abc), _weakrefset and weakref do.
 static bool forgets(PyObject *function)
 {
 	if (PyCFunction_Check(function))
@@ -177,8 +177,8 @@ static bool forgets(PyObject *function)
 	return false;
 }
 
-// own tests whether a stream has unusual attributes, which could be its own functions to close or
-// flush it.
+// own tests whether a stream has unusual attributes. The program may have replaced the stream's
+// functions to close or flush it.
 static bool own(PyObject *o)
 {
 	PyObject **dict = _PyObject_GetDictPtr(o), *name, *value;
@@ -188,7 +188,7 @@ static bool own(PyObject *o)
 	return false;
 }
 
-// kind returns a stream's type, NULL if it is not in kinds.
+// kind returns a stream's entry in kinds; NULL if it has none.
 static struct stream *kind(PyObject *o)
 {
 	for (size_t i = 0; i < COUNT(kinds); i++)
@@ -197,8 +197,8 @@ static struct stream *kind(PyObject *o)
 	return NULL;
 }
 
-// bottom returns the stream at the bottom of at most deep streams, as a new reference; NULL if one
-// of them is of no known type.
+// bottom returns the stream at the bottom of at most deep streams, as a new reference. It returns NULL
+// if a stream has no known type.
 static PyObject *bottom(PyObject *o, int deep)
 {
 	struct stream *s = deep > 0 ? kind(o) : NULL;
@@ -206,11 +206,11 @@ static PyObject *bottom(PyObject *o, int deep)
 		return s ? Py_NewRef(o) : NULL;
 	PyObject *of = PyObject_GetAttrString(o, s->below), *last = of ? bottom(of, deep - 1) : NULL;
 	Py_XDECREF(of);
-	PyErr_Clear();  // detached
+	PyErr_Clear();  // the program may have detached the other stream
 	return last;
 }
 
-enum { DEEP = 3 };  // levels of streams that open() creates
+enum { DEEP = 3 };  // streams that open() puts on top of each other
 
 // closed tests whether an object is a stream in memory, or a closed stream of a file.
 static bool closed(PyObject *o)
@@ -234,14 +234,14 @@ static bool opened(PyObject *o)
 
 static bool finalized(PyTypeObject *type) { return type->tp_finalize || type->tp_del; }
 
-// silent tests whether freeing an object has no visible effect: it runs none of the program's code,
-// and writes nothing.
+// silent tests whether freeing an object has no visible effect: it must run none of the program's
+// code, and write nothing.
 static bool silent(PyObject *o)
 {
 	PyTypeObject *type = Py_TYPE(o);
 	if (finalized(type))
 		return closed(o);
-	if (PyType_Check(o))  // the collector may not track the type's objects
+	if (PyType_Check(o))  // a type may have objects that the collector does not track
 		return PyType_HasFeature((PyTypeObject *)o, Py_TPFLAGS_HAVE_GC) || !finalized((PyTypeObject *)o);
 	if (PyWeakref_Check(o)) {
 		PyObject *call = ((PyWeakReference *)o)->wr_callback;
@@ -250,22 +250,22 @@ static bool silent(PyObject *o)
 	return true;
 }
 
-// plain tests whether Python would call none of the program's own functions at its end, and the
-// program has loaded no library and changed no filter of warnings.
+// plain tests whether Python would call none of the program's own functions at its end. The program
+// must also have loaded no library and changed no filter of warnings.
 static bool plain(void)
 {
 	if (loads() != began.loads || !filtered())
 		return false;
-	for (size_t i = 0; i < COUNT(streams); i++) {  // they are flushed, and the collector does not track them
+	for (size_t i = 0; i < COUNT(streams); i++) {  // Python flushes these, and the collector does not track them
 		PyObject *o = PySys_GetObject(streams[i]);
 		if (o == NULL || o != began.streams[i] || !opened(o))
 			return false;
 	}
-	return PyEval_GetFrame() == NULL;  // otherwise the program calls atexit's functions itself
+	return PyEval_GetFrame() == NULL;  // otherwise the program itself has called atexit's functions
 }
 
-// roomy tests whether there is memory for a list of all objects; each object takes at least five
-// times a list entry.
+// roomy tests whether there is memory for a list of all objects. Each object takes at least five times
+// as much as its entry in the list.
 static bool roomy(void)
 {
 	struct sysinfo memory;
@@ -289,17 +289,17 @@ static bool silently(void)
 	}
 	Py_XDECREF(made);
 	Py_XDECREF(debug);
-	return yes && marked;  // otherwise the program has frozen its objects, or unfrozen the warm program's
+	return yes && marked;  // without marked, the program has frozen its objects, or unfrozen the warm program's
 }
 
-// leave is the last function called at an exit (atexit). Python would then free all modules, mostly
-// the warm program's, because freeing objects may have visible effects. If the program has no such
-// objects, leave removes the warm modules from sys.modules, and they are never freed. Otherwise the
-// collector tracks them again, and all is as in a new process.
+// leave is the last function that an exit calls (atexit). After it Python frees all modules, because
+// freeing objects may have visible effects. Most of the modules are the warm program's. If the
+// program has no objects with such effects, leave removes the warm modules from sys.modules, so Python
+// never frees them. Otherwise leave makes the collector track them again, as in a new process.
 static PyObject *leave(PyObject *self, PyObject *none)
 {
 	(void)self, (void)none;
-	if (!globals)  // the program has found this function and called it
+	if (!globals)  // the program has found this function, and calls it again
 		Py_RETURN_NONE;
 	bool yes = silently();
 	PyErr_Clear();
@@ -308,7 +308,7 @@ static PyObject *leave(PyObject *self, PyObject *none)
 		Py_CLEAR(globals);
 		return PyObject_CallNoArgs(unfreeze);
 	}
-	(void)PySys_Audit("unitask.leave", NULL);  // for tests
+	(void)PySys_Audit("unitask.leave", NULL);  // tests look for this event
 	PyErr_Clear();
 	PyObject *now = PyImport_GetModuleDict(), *modules = get("modules"), *name, *module;
 	for (Py_ssize_t at = 0; PyDict_Next(modules, &at, &name, &module);)
@@ -334,7 +334,7 @@ void warm_up(void)
 	if (f == NULL)
 		return;
 	PyObject *function = PyCFunction_New(&last, NULL), *registers = attribute("atexit", "register");
-	PyObject *none = PyObject_CallOneArg(registers, function);  // the first one registered is called last
+	PyObject *none = PyObject_CallOneArg(registers, function);  // atexit calls the first function last
 	check(none != NULL, "atexit");
 	Py_DECREF(none);
 	Py_DECREF(registers);

@@ -8,13 +8,13 @@
 
 #pragma GCC visibility push(hidden)
 
-// check ends the process after an error: nobody waits for it at that time.
+// check ends the process with a message if ok is false. At that time nobody waits for the process.
 void check(bool ok, const char *what);
-// warm_up runs the warm program, if the image has one and it has not been run. Its imports are
-// never undone.
+// warm_up runs the warm program once, if the image has one. The modules that it imports stay imported.
 void warm_up(void);
 // warm_begin resets the imported modules as in a new process. It returns true if this interpreter
-// can't run the program, because the program would import other modules than the warm program has.
+// can't run the program. Such a program has its own version of a module that the warm program has
+// imported.
 bool warm_begin(const char *program);
 
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-// Waits for the start in an image of the shell. The start names the file to run, and the program
-// becomes `bash FILE`: bash itself can't wait. A rehearsal runs bash in a separate process.
+// Waits for the start in an image of the shell, because bash itself can't wait. The start names the
+// file to run, and the program becomes `bash FILE`. A rehearsal runs bash in a separate process.
 #define _GNU_SOURCE
 #include "../../start/start.h"
 

@@ -1,4 +1,5 @@
-# Starts one machine of Quicksand, and runs hello in it so many times. Its Alpine image has no Python.
+# Starts one machine of Quicksand, and prints a word (first argument) in it N times (second argument). The shell
+# prints it, because Quicksand's Alpine image has no Python.
 import asyncio
 import sys
 
@@ -8,7 +9,7 @@ word, times = sys.argv[1], int(sys.argv[2])
 
 
 async def main():
-    # accel=None is emulation: on a host whose /dev/kvm does not work, its machines would end at once.
+    # accel=None means emulation. Without it, machines would end at once on a host whose /dev/kvm does not work.
     async with Sandbox(image="alpine", accel=None) as machine:
         for _ in range(times):
             print((await machine.execute(f"echo {word} $((6*7))")).stdout.strip())

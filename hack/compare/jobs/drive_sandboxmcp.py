@@ -1,4 +1,5 @@
-# Starts sandboxmcp's MCP server, and has it run a program so many times, each after the other or all at once.
+# Starts sandboxmcp's MCP server, and makes it run a program (first argument) N times (second argument). The runs
+# come one after the other, or all at once if the third argument is "together".
 import asyncio
 import os
 import sys

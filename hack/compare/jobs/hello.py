@@ -1,2 +1,2 @@
 import os
-os.write(1, b"hello %d\n" % (6 * 7))  # at once: fifty of them write to one pipe
+os.write(1, b"hello %d\n" % (6 * 7))  # in one write, because fifty of these programs share a pipe

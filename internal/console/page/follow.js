@@ -1,5 +1,5 @@
 "use strict";
-// Follows a run's output, and loads pages again when they have changed. It writes text nodes only.
+// Follows a run's output, and reloads pages when they have changed. It writes text nodes only.
 (() => {
   const body = document.body, most = 1 << 19, every = 800;
   let touched = 0;
@@ -33,7 +33,7 @@
   async function changed() {
     const res = await fetch(location.href, { headers: { "If-None-Match": body.dataset.tag } });
     if (res.status !== 200) return later(changed);
-    // Nothing may move under a hand, and no text that was typed may be lost.
+    // A reload must not move things that the user is about to click, or lose text that the user typed.
     const typed = [...document.querySelectorAll("textarea, input:not([type=hidden])")]
       .some((field) => field.value !== field.defaultValue);
     if (body.dataset.follow === "load" && !typed && Date.now() - touched > 2000) return location.reload();

@@ -1,8 +1,8 @@
 """Runs the cells of a Python context, with IPython.
 
 The host sends a line of JSON for each cell on standard input: {"code": …, "env": {…}}. The answers go to standard
-output, a line of JSON each, in the form of E2B's code interpreter; {"type": "end_of_execution"} is the last. What the
-code itself prints, also by its child processes, goes through pipes.
+output, a line of JSON each, in the form of E2B's code interpreter. {"type": "end_of_execution"} is a cell's last
+answer. The output of the code and of its child processes comes through pipes, and becomes answers, too.
 """
 
 import codecs
@@ -31,7 +31,7 @@ class Host:
 
 
 class Stream:
-    """Passes what is written to a file descriptor on to the host."""
+    """Passes text that is written to a file descriptor on to the host."""
 
     def __init__(self, host, fd, kind):
         self.host, self.kind = host, kind
@@ -60,7 +60,7 @@ class Stream:
             self.host.send(type=self.kind, text=text, timestamp=time.time_ns())
 
     def drain(self):
-        """Returns when the host has everything that was written before."""
+        """Waits until the host has everything that was written before, for 5 s at most."""
         self.seen.clear()
         os.write(self.fd, self.mark)
         self.seen.wait(5)
@@ -100,7 +100,7 @@ def frame_of(value):
 
 
 def chart_of(value):
-    """Returns what a figure shows as data; None for any other value, and without the package for it."""
+    """Returns the data of a figure's charts: {} if they can't be read, and None if the value is no figure."""
     figure = sys.modules.get("matplotlib.figure")
     if figure is None or not isinstance(value, figure.Figure):
         return None
@@ -112,7 +112,7 @@ def chart_of(value):
 
 
 class PicturesShown(importlib.abc.MetaPathFinder):
-    """Shows a picture that Pillow saves under a name, as E2B does. It waits for the code to import Pillow."""
+    """Makes Pillow, when the code imports it, show each picture that it saves under a name, as in E2B."""
 
     def find_spec(self, name, path, target=None):
         if name != "PIL.Image":

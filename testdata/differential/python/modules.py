@@ -1,4 +1,4 @@
-# What is imported before the program: Python's own modules, and no others, unless a .pth file of a host's packages imports some.
+# Before the program, only Python's own modules are imported, and those that a .pth file of a host's packages imports.
 import sys, os
 usual = {'__main__', '_abc', '_codecs', '_collections_abc', '_frozen_importlib', '_frozen_importlib_external', '_imp', '_io', '_signal',
          '_sitebuiltins', '_stat', '_thread', '_warnings', '_weakref', 'abc', 'builtins', 'codecs', 'encodings', 'encodings.aliases', 'encodings.utf_8',

@@ -4,7 +4,7 @@
 >>> unitask.run("print(6 * 7)").stdout
 '42\\n'
 
-Client and AsyncClient have the same methods; the latter's are coroutines.
+AsyncClient has the same methods as Client, as coroutines.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def _shared() -> Client:
 
 
 def run(code: str, language: str = "python", **options: Any) -> RunResult:
-    """Runs code in a fresh machine, with a client of this process: see Client.run."""
+    """Runs code in a fresh machine, with this process's client. The arguments are those of Client.run."""
     return _shared().run(code, language, **options)
 
 
 def session(language: str = "python", **options: Any) -> Session:
-    """Starts a session, with a client of this process: see Client.session."""
+    """Starts a session, with this process's client. The arguments are those of Client.session."""
     return _shared().session(language, **options)

@@ -29,8 +29,8 @@ class CodeError(UnitaskError):
 class ApiError(UnitaskError):
     """The server refused a request.
 
-    ``code`` is stable (docs/api.md lists the codes), and ``remedy`` says what to do. With ``retryable`` the same
-    request may succeed later; ``retry_after`` is in seconds.
+    ``code`` is stable (docs/api.md lists the codes), and ``remedy`` says what to do. If ``retryable``, the same request
+    may succeed later. ``retry_after`` is in seconds, 0 if the server says nothing.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class ApiError(UnitaskError):
 
 
 class NotFoundError(ApiError):
-    """There is no such run, session, file or value of yours."""
+    """You have no such run, session, file or value."""
 
 
 class BusyError(ApiError):
-    """A limit of this caller or of the server is reached. The same request may succeed later."""
+    """A limit of the caller or of the server is reached. The same request may succeed later."""
 
 
 class TokenError(ApiError):
@@ -54,7 +54,7 @@ class TokenError(ApiError):
 
 
 def error_of(status: int, problem: dict[str, object]) -> ApiError:
-    """Returns the error for a problem document (RFC 9457), or for an answer that is none."""
+    """Returns the error for a problem document (RFC 9457), which is {} for an answer without one."""
     kind = {401: TokenError, 403: TokenError, 404: NotFoundError, 429: BusyError, 503: BusyError}.get(status, ApiError)
     after = problem.get("retryAfterMs")
     return kind(

@@ -1,4 +1,4 @@
-"""Results of code, and what notebooks show of them."""
+"""Results of code, and how notebooks show them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from ._errors import CodeError, UnitaskError
 
 SHOWN_BYTES = 8 << 20
-"""Bytes of pictures that a notebook shows of a result."""
+"""Size in bytes of the largest picture that a notebook shows."""
 
 
 class _Wire(Protocol):
@@ -27,7 +27,7 @@ R = TypeVar("R", bound="Result")
 
 
 class Result:
-    """What results of runs, steps and commands have in common."""
+    """The common part of the results of runs, steps and commands."""
 
     outcome: str
     exit_code: int
@@ -57,7 +57,7 @@ class Result:
         return base64.b64decode(self.stderr_base64) if self.stderr_base64 else self.stderr.encode()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """What a notebook shows: the output, and the first picture that the code left in /out."""
+        """Returns what a notebook shows, by MIME type: the output, and the first picture that the code left in /out."""
         shown = {"text/plain": (self.stdout + self.stderr) or repr(getattr(self, "value", None) or self.outcome)}
         for artifact in getattr(self, "artifacts", None) or []:
             kind = mimetypes.guess_type(artifact.path)[0] or ""

@@ -22,7 +22,11 @@ class LocalServer:
     """A ``unitask serve`` of this process, on a loopback address. It ends with this process, however that ends."""
 
     def __init__(self, program: str | None = None, *arguments: str) -> None:
-        """Starts ``program``, else $UNITASK_BIN, else the wheel's, else unitask of $PATH. ServerError: it did not."""
+        """Starts a server, and waits for it for 60 s at most.
+
+        The program is ``program``, else $UNITASK_BIN, else the one in this package's wheel, else unitask of $PATH.
+        ServerError: the server did not start.
+        """
         program = program or os.environ.get("UNITASK_BIN") or _packaged() or shutil.which("unitask")
         if not program:
             raise ServerError(
@@ -34,7 +38,7 @@ class LocalServer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the code that uses it
+                start_new_session=True,  # Ctrl-C is for this process only
             )
         except OSError as err:
             raise ServerError(f"start {program}: {err}") from err
@@ -80,13 +84,13 @@ class LocalServer:
         return True
 
     def _forked(self) -> None:
-        # Else the server would stay for as long as this fork of its process.
+        # Otherwise the server would stay as long as this forked process.
         if self._process.stdin:
             self._process.stdin.close()
 
     def close(self) -> None:
-        """Ends the server with its sessions. It may be called twice."""
-        if os.getpid() != self._owner:  # a fork of the process that started it
+        """Ends the server with its sessions. A second call does nothing."""
+        if os.getpid() != self._owner:  # a forked process must not end its parent's server
             return
         atexit.unregister(self.close)
         if self._process.stdin and not self._process.stdin.closed:
@@ -100,10 +104,10 @@ class LocalServer:
 
 
 def _packaged() -> str | None:
-    """Returns the program that this package's wheel has installed."""
+    """Returns the path of the program that this package's wheel has installed; None if there is none."""
     try:
         files = importlib.metadata.files("unitask") or []
-    except importlib.metadata.PackageNotFoundError:  # its sources, without a package
+    except importlib.metadata.PackageNotFoundError:  # the package's sources are used without installation
         return None
     found = [str(file.locate()) for file in files if file.name == "unitask" and file.parent.name == "bin"]
     return found[0] if found and os.access(found[0], os.X_OK) else None
@@ -116,7 +120,7 @@ _server: LocalServer | None = None
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held it
+    _lock = threading.Lock()  # another thread may have held the lock during the fork
     for server in list(_all):
         server._forked()
 
@@ -126,13 +130,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def url_of(url: str | None) -> str | None:
-    """Returns url or $UNITASK_URL, if there is one."""
+    """Returns ``url`` or $UNITASK_URL, without slashes at its end; None if there is neither."""
     url = url or os.environ.get("UNITASK_URL")
     return url.rstrip("/") if url else None
 
 
 def token_of(token: str | None) -> str:
-    """Returns token or $UNITASK_TOKEN. ValueError: a header can't have it; the error does not show it."""
+    """Returns ``token`` or $UNITASK_TOKEN, "" if there is neither.
+
+    ValueError: the token has a character that a header can't have. The message does not show the token.
+    """
     token = (token or os.environ.get("UNITASK_TOKEN") or "").strip()
     if token and not re.fullmatch(r"[!-~]+", token):
         raise ValueError("the token has a space, a control character or another one that is not ASCII")
@@ -140,13 +147,13 @@ def token_of(token: str | None) -> str:
 
 
 def started() -> str | None:
-    """Returns the address of this process's server if it runs."""
+    """Returns the address of this process's server; None if it does not run."""
     server = _server
     return server.url if server and server.running else None
 
 
 def local_address() -> str:
-    """Returns the address of this process's server. It starts one if there is none, or if it has ended."""
+    """Returns the address of this process's server. Starts the server if it does not run."""
     global _server
     with _lock:
         if _server is None or not _server.running:

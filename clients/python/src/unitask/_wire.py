@@ -1,4 +1,4 @@
-"""What the synchronous and the asynchronous client share: bodies, paths and server-sent events."""
+"""The common part of the synchronous and the asynchronous client: bodies, paths and server-sent events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from urllib.parse import quote, unquote
 from ._errors import ServerError
 
 MAX_EVENT = 16 << 20
-"""Bytes of a server-sent event that the client accepts."""
+"""Characters of the largest server-sent event that the client accepts."""
 
 CodeFiles = Mapping[str, str] | Sequence[str | Mapping[str, str]]
-"""Files for code: {name: content}, or names of files of the server's host that its policy allows."""
+"""Files for code: {name: content}, or a list of names of files on the server's host that its policy allows."""
 
 
 def body(**members: Any) -> dict[str, Any]:
-    """Returns the members that are set as a JSON object, with their names in camelCase."""
+    """Returns the members that are not None, as a JSON object with names in camelCase."""
     return {camel(name): value for name, value in members.items() if value is not None}
 
 
@@ -31,7 +31,7 @@ def camel(name: str) -> str:
 
 
 def files_of(files: CodeFiles | None) -> list[Any] | None:
-    """Returns files as the API has them."""
+    """Returns files in the API's form. TypeError: ``files`` is a text."""
     if files is None:
         return None
     if isinstance(files, Mapping):
@@ -42,14 +42,14 @@ def files_of(files: CodeFiles | None) -> list[Any] | None:
 
 
 def many(text: Sequence[str] | None) -> list[str] | None:
-    """Returns a list of texts. A single text is refused: it would become its letters."""
+    """Returns a list of texts. TypeError: ``text`` is a single text, which would become a list of letters."""
     if isinstance(text, str):
         raise TypeError(f"a list of texts is needed, not {text!r}")
     return None if text is None else list(text)
 
 
 def path_of(*parts: str) -> str:
-    """Returns a path below /v1. Slashes in a part are quoted. ValueError: a part would lead to another path."""
+    """Returns a path below /v1, with slashes in parts quoted. ValueError: a part would lead to another path."""
     for part in parts:
         if part in ("", ".", ".."):
             raise ValueError(f"{part!r} is not an id or a name")
@@ -57,7 +57,7 @@ def path_of(*parts: str) -> str:
 
 
 def port_path(port: int, path: str) -> str:
-    """Returns the path of a server in a session's machine. ValueError: it would lead out of the port."""
+    """Returns the path of an HTTP server in a session's machine. ValueError: ``path`` would lead out of the port."""
     plain = unquote(re.split("[?#]", path, maxsplit=1)[0]).replace("\\", "/")
     if ".." in plain.split("/") or "." in plain.split("/"):
         raise ValueError(f"the path {path!r} has . or .. in it")
@@ -68,21 +68,21 @@ T = TypeVar("T")
 
 
 async def in_thread(does: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Calls a function that blocks."""
+    """Calls a function that blocks, in another thread."""
     return await asyncio.to_thread(does, *args, **options)
 
 
 def in_place(does: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Is what the synchronous client has instead of in_thread."""
+    """Calls a function in this thread. The synchronous client has this instead of in_thread."""
     return does(*args, **options)
 
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a run or of a session.
+    """An event of a run, a step, a command or a stream of the server.
 
-    ``kind`` is begun, note, started, stdout, stderr, question, toolCall, lost or end; of a session also ended.
-    docs/api.md has the members of ``data``.
+    ``kind`` is begun, note, started, stdout, stderr, question, toolCall, lost or end. Client.events has begun and
+    ended, and Files.watch has ready, change and overflow. docs/api.md has the members of ``data``.
     """
 
     number: int
@@ -91,14 +91,14 @@ class Event:
 
     @property
     def bytes(self) -> bytes:
-        """The bytes of stdout and stderr."""
+        """The output of an event stdout or stderr, as bytes."""
         if "base64" in self.data:
             return base64.b64decode(self.data["base64"])
         return str(self.data.get("text", "")).encode()
 
     @property
     def text(self) -> str:
-        """The text of stdout and stderr."""
+        """The output of an event stdout or stderr, as text."""
         return self.bytes.decode(errors="replace")
 
 
@@ -112,7 +112,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, text: str) -> Iterator[Event]:
-        """Yields the events that end in text. ServerError: an event is too large, or no event."""
+        """Yields the events that end in the next text. ServerError: an event is too large or malformed."""
         self._line += text
         *lines, self._line = self._line.split("\n")
         self._size += len(text)

@@ -1,4 +1,4 @@
-"""A server in memory, for tests of programs that use this package. It runs no code: you say what code does.
+"""A server in memory, for tests of programs that use this package. It runs no code: your function gives the results.
 
 >>> from unitask import Client
 >>> from unitask.mock import MockServer
@@ -23,7 +23,7 @@ from urllib.parse import unquote
 import httpx
 
 Answer = str | int | dict[str, Any] | None
-"""What code does: its output, its exit code, or members of the result: {"stdout": …, "exitCode": …, "value": …}."""
+"""A result: the output, the exit code, or members of the result: {"stdout": …, "exitCode": …, "value": …}."""
 
 _ROUTES: list[tuple[str, str, str]] = [
     ("POST", r"/v1/runs", "create_run"),
@@ -63,9 +63,10 @@ class MockServer:
     """A server in memory. Its ``transport`` is for Client and AsyncClient."""
 
     def __init__(self, does: Callable[[dict[str, Any]], Answer] | None = None) -> None:
-        """Makes a server. ``does`` gets the JSON of each run, step and command, and returns what it does.
+        """Makes a server. ``does`` gets the JSON of each run, step and command, and returns its result.
 
-        A step's JSON has its session as "session". An exception of ``does`` is the caller's.
+        The JSON of a step or command has the session's id as "session". The client's caller gets an exception of
+        ``does``.
         """
         self.does = does or (lambda request: None)
         self.requests: list[dict[str, Any]] = []

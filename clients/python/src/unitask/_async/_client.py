@@ -26,7 +26,7 @@ class ImageList(BaseModel):
 
 
 class AsyncClient:
-    """A client of ``unitask serve``. A client with no address starts a server on this computer."""
+    """A client of ``unitask serve``. Without an address, the client starts a server on this computer."""
 
     def __init__(
         self,
@@ -39,16 +39,19 @@ class AsyncClient:
     ) -> None:
         """Makes a client.
 
-        Without ``url`` it is $UNITASK_URL. Without that the client starts a server with its first request, one for this
-        process, with the program unitask of $PATH or $UNITASK_BIN. ``token`` or $UNITASK_TOKEN says who the caller is.
-        ``retries`` is how often a request is sent again that a busy server did not begin. ``transport`` is for tests:
-        see unitask.mock.
+        ``url`` is the server's address, $UNITASK_URL if not given. Without an address, the first request starts one
+        server for this process. Its program is $UNITASK_BIN, the one in this package's wheel, or unitask of $PATH.
+        ``token`` says who the caller is, $UNITASK_TOKEN if not given. ``retries`` is how often the client repeats a
+        request that a busy server did not begin. ``verify`` is httpx's: whether and how to check the server's
+        certificate. ``transport`` is for tests: see unitask.mock.
+
+        ValueError: the token has a character that a header can't have.
         """
         self._http = AsyncHTTP(url, token, retries, verify, transport)
 
     @property
     def url(self) -> str:
-        """The server's address."""
+        """The server's address. Without one, this starts the server. ServerError: it did not start."""
         return self._http.url
 
     async def __aenter__(self) -> AsyncClient:
@@ -60,7 +63,7 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the client's connections. Sessions stay."""
+        """Closes the client's connections. Sessions go on."""
         await self._http.aclose()
 
     async def run(
@@ -96,13 +99,18 @@ class AsyncClient:
     ) -> AsyncRunResult:
         """Runs code in a fresh machine and returns its result.
 
-        The members are those of POST /v1/runs, in snake_case; ``more`` has further ones, as max_processes. ``timeout``
-        is in seconds. ``files`` is {name: content}. ``on_event`` gets the output while it comes. ``on_question`` is
-        asked about hosts in ``ask``: it returns "deny", "once" or "allow". The code calls your ``functions``, as
-        {"shop": [total]}, one at a time. Each has a minute; type hints say which arguments fit. An exception becomes a
-        ToolError in the code. With ``key`` (Idempotency-Key) the same call
-        begins the work once only, even if the connection breaks, and the run goes on without its client. A run without
-        a key ends with its client.
+        The arguments are the members of POST /v1/runs in snake_case. ``more`` takes further members, such as
+        max_processes. ``timeout`` is in seconds, 60 if not given. ``memory_mb`` is in MiB, 512 if not given. ``files``
+        is {name: content}. ``on_event`` gets each event as it comes. ``on_question`` gets each question about a host in
+        ``ask``, and returns "deny", "once" or "allow".
+
+        The code calls your ``functions``, as {"shop": [total]}, one at a time. Each has a minute. Type hints say which
+        arguments fit. An exception becomes a ToolError in the code.
+
+        A run without ``key`` ends with its client. With ``key`` (Idempotency-Key) the run goes on without its client,
+        and the same call never begins the work twice, even if the connection breaks.
+
+        Code that fails has a result, too. ApiError: the server refuses the run. ServerError: the server doesn't answer.
         """
         told = body(
             code=code,
@@ -144,11 +152,11 @@ class AsyncClient:
                 try:
                     await run.cancel()
                 except UnitaskError:
-                    pass  # what went wrong first is the error
+                    pass  # raise the first error instead
             raise
 
     async def start(self, code: str, language: str = "python", *, key: str | None = None, **options: Any) -> AsyncRun:
-        """Begins a run and returns. The options are those of run.
+        """Begins a run and returns it. The options are those of run, without on_event and on_question.
 
         >>> with client.start("print(1)") as run:
         ...     for event in run.events():
@@ -169,7 +177,7 @@ class AsyncClient:
         return AsyncRun(self._http, id)
 
     async def runs(self, *, status: str | None = None) -> AsyncIterator[_models.RunSummary]:
-        """Yields your runs, the newest first."""
+        """Yields your runs, the newest first. ``status`` selects those with this outcome or status."""
         before = None
         while True:
             page = await self._http.get(_models.RunList, "/v1/runs", {"status": status, "before": before})
@@ -204,9 +212,12 @@ class AsyncClient:
         key: str | None = None,
         **more: Any,
     ) -> AsyncSession:
-        """Starts a session. The members are those of POST /v1/sessions; times are in seconds.
+        """Starts a session. End it with its close (aclose of AsyncSession), or use it as a context manager.
 
-        As a context manager it ends the session; without one, call its close.
+        The arguments are the members of POST /v1/sessions in snake_case. ``more`` takes further members. Times are in
+        seconds. ``timeout`` is the longest time limit of a step. ``life`` is how long the session lives, a day if not
+        given. ``idle`` is the time without work after which the session is paused, 600 if not given. ``memory_mb`` is
+        in MiB, 512 if not given. With ``key`` (Idempotency-Key) the same call never starts a second session.
         """
         told = body(
             language=language,
@@ -233,7 +244,7 @@ class AsyncClient:
         return AsyncSession(self._http, await self._http.post(_models.Session, "/v1/sessions", told, key=key))
 
     async def get_session(self, id: str) -> AsyncSession:
-        """Returns a session of yours by its id. NotFoundError: there is none."""
+        """Returns a session of yours by its id. NotFoundError: you have no such session."""
         return AsyncSession(self._http, await self._http.get(_models.Session, path_of("sessions", id)))
 
     async def sessions(self) -> list[_models.Session]:
@@ -245,11 +256,14 @@ class AsyncClient:
         return (await self._http.get(QuestionList, "/v1/approvals")).questions
 
     async def answer(self, question: _models.Question, verdict: str) -> None:
-        """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run)."""
+        """Answers a question: "deny", "once" (this connection or request) or "allow" (the host, in this run).
+
+        ApiError with the code approval.none: somebody else has answered, or it is too late.
+        """
         await answer(self._http, question, verdict)
 
     def events(self) -> AsyncIterator[Event]:
-        """Yields the begins and ends of your runs (run and start), without an end."""
+        """Yields the events begun and ended of your runs from now on. The stream does not end by itself."""
         return self._http.events("/v1/events")
 
     async def about(self) -> _models.About:
@@ -261,5 +275,5 @@ class AsyncClient:
         return (await self._http.get(ImageList, "/v1/images")).images
 
     async def doctor(self) -> _models.Report:
-        """Returns whether code can run on the server, and what it lacks."""
+        """Returns whether code can run on the server, and what the server lacks."""
         return await self._http.get(_models.Report, "/v1/doctor")

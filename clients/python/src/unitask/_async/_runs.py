@@ -18,7 +18,7 @@ from .._wire import Event, path_of
 from ._http import AsyncHTTP
 
 MAX_WAIT = 50
-"""Seconds for which the server lets a client wait for a result."""
+"""Seconds that the server lets a client wait for a result."""
 
 
 class AsyncArtifact(_models.Artifact):
@@ -33,14 +33,17 @@ class AsyncArtifact(_models.Artifact):
         return (await http.send("GET", path_of("runs", run, "artifacts") + "/" + _quoted(self.path))).content
 
     async def save(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Writes the file to a path of this computer. You choose it: the artifact's own name is the code's choice."""
+        """Writes the file to a path of this computer, and returns the path.
+
+        Choose the path yourself: the artifact's own name is the code's choice.
+        """
         path = pathlib.Path(path)
         path.write_bytes(await self.read())
         return path
 
 
 class AsyncRunResult(_models.RunResult, Result):
-    """How a run ended. Code that fails is a result, too: see ``ok`` and ``check``."""
+    """How a run ended. Code that fails has a result, too: see ``ok`` and ``check``."""
 
     artifacts: list[AsyncArtifact] = []  # type: ignore[assignment]
 
@@ -50,7 +53,7 @@ class AsyncRunResult(_models.RunResult, Result):
         return self
 
     def artifact(self, path: str) -> AsyncArtifact:
-        """Returns the artifact with this path below /out. KeyError: there is none."""
+        """Returns the artifact with this path below /out. KeyError: there is no such artifact."""
         for one in self.artifacts:
             if one.path == path:
                 return one
@@ -58,7 +61,7 @@ class AsyncRunResult(_models.RunResult, Result):
 
 
 class AsyncRun:
-    """A run that goes on, or has ended. As a context manager it cancels a run that goes on at its end."""
+    """A run, which may have ended. As a context manager, it cancels the run at the block's end."""
 
     def __init__(self, http: AsyncHTTP, id: str) -> None:
         self._http, self.id = http, id
@@ -75,11 +78,11 @@ class AsyncRun:
         try:
             await self.cancel()
         except UnitaskError:
-            if err is None:  # else what went wrong first is the error
+            if err is None:  # otherwise raise the first error
                 raise
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""
+        """Yields the run's events, its output included, until it has ended. Begins after the event number ``after``."""
         return self._http.events(path_of("runs", self.id, "events"), after=after)
 
     async def result(self) -> AsyncRunResult:
@@ -87,23 +90,23 @@ class AsyncRun:
         return await wait_for(self._http, self.id)
 
     async def cancel(self) -> None:
-        """Ends the run. One that has ended stays as it is."""
+        """Ends the run. A run that has ended stays as it is."""
         await self._http.send("POST", path_of("runs", self.id, "cancel"))
 
     async def record(self) -> _models.Run:
-        """Returns what the run was asked and granted, and how it ended."""
+        """Returns the run's request, its grants, and how it ended."""
         return await self._http.get(_models.Run, path_of("runs", self.id))
 
     async def stdout(self) -> bytes:
-        """Returns all that it has printed so far."""
+        """Returns the run's standard output so far."""
         return (await self._http.send("GET", path_of("runs", self.id, "stdout"))).content
 
     async def stderr(self) -> bytes:
-        """Returns all that it has printed to standard error so far."""
+        """Returns the run's standard error so far."""
         return (await self._http.send("GET", path_of("runs", self.id, "stderr"))).content
 
     async def netlog(self) -> str:
-        """Returns the run's network: a JSON object in each line."""
+        """Returns the log of the run's network requests: a JSON object in each line."""
         return (await self._http.send("GET", path_of("runs", self.id, "netlog"))).text
 
     async def artifacts(self) -> list[AsyncArtifact]:
@@ -128,7 +131,7 @@ async def wait_for(http: AsyncHTTP, id: str) -> AsyncRunResult:
         except ApiError as err:
             if err.code != "run.running":
                 raise
-            # The server does not wait for what another process runs.
+            # For a run of another process, the server answers without waiting.
             await asyncio.sleep(max(0, err.retry_after - (time.monotonic() - began)))
 
 
@@ -141,7 +144,7 @@ async def answer(http: AsyncHTTP, question: _models.Question, verdict: str) -> N
 
 
 async def follow(http: AsyncHTTP, run: AsyncRun, on_event: Any, on_question: Any, tools: FunctionTools | None) -> None:
-    """Hands a run's events to functions, and answers its questions and its calls."""
+    """Passes a run's events to functions, and answers its questions and its calls."""
     async for event in run.events():
         if on_event:
             told = on_event(event)

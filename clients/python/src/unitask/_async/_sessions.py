@@ -1,4 +1,4 @@
-"""Sessions: machines that stay."""
+"""Sessions: machines that stay for many steps and commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._runs import AsyncRunResult, answer, wait_for
 
 
 class SessionResult(_models.SessionResult, Result):
-    """How a step or a command ended. ``value`` is that of a step's last expression."""
+    """How a step or a command ended. ``value`` is the value of a step's last expression, as text."""
 
 
 class Started(BaseModel):
@@ -60,15 +60,15 @@ class AsyncTask:
         return f"<unitask task {self.id} of session {self.session}>"
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yields its events, until it has ended: stdout, stderr, end."""
+        """Yields the events stdout, stderr and end. Begins after the event number ``after``."""
         return self._http.events(path_of("sessions", self.session, "runs", self.id, "events"), after=after)
 
     async def result(self) -> AsyncRunResult:
-        """Waits for its end and returns its result."""
+        """Waits for the task's end and returns its result."""
         return await wait_for(self._http, self.id)
 
     async def cancel(self) -> None:
-        """Ends it."""
+        """Ends the task."""
         await self._http.send("DELETE", path_of("sessions", self.session, "runs", self.id))
 
     async def write(self, text: str | bytes) -> None:
@@ -83,18 +83,18 @@ class AsyncTask:
         await self._http.send("POST", self._at + "/stdin", json={"close": True})
 
     async def signal(self, name: str) -> None:
-        """Sends a signal, as "SIGTERM", to the command's process group."""
+        """Sends a signal, such as "SIGTERM", to the command's process group."""
         await self._http.send("POST", self._at + "/signal", json={"signal": name})
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Changes the size of the command's terminal."""
+        """Changes the size of the command's terminal, in characters."""
         await self._http.send("POST", self._at + "/resize", json={"columns": columns, "rows": rows})
 
 
 class AsyncSession:
     """A machine that stays: variables, files and processes remain from step to step.
 
-    As a context manager it ends the session.
+    As a context manager, it ends the session at the block's end.
     """
 
     def __init__(self, http: AsyncHTTP, state: _models.Session) -> None:
@@ -115,7 +115,7 @@ class AsyncSession:
         try:
             await self.aclose()
         except UnitaskError:
-            if err is None:  # else what went wrong first is the error
+            if err is None:  # otherwise raise the first error
                 raise
 
     async def run(
@@ -128,14 +128,18 @@ class AsyncSession:
         dirs: Sequence[str] | None = None,
         key: str | None = None,
     ) -> SessionResult:
-        """Runs code in the session's interpreter. ``timeout`` is in seconds."""
+        """Runs code in an interpreter of the session, and returns the step's result.
+
+        ``language`` is the session's if not given. ``timeout`` is in seconds, 60 if not given, or the session's if that
+        is less. ``files`` is {name: content}. With ``key`` (Idempotency-Key) the same call never runs the code twice.
+        """
         told = body(code=code, language=language, timeout_seconds=timeout, files=files_of(files), dirs=many(dirs))
         return await self._http.post(SessionResult, self._at + "/steps", told, key=key)
 
     async def start_run(
         self, code: str, *, language: str | None = None, timeout: float | None = None, files: CodeFiles | None = None
     ) -> AsyncTask:
-        """Begins to run code, and returns."""
+        """Begins to run code, and returns the task. The arguments are those of run."""
         told = body(code=code, language=language, timeout_seconds=timeout, files=files_of(files))
         is_ = await self._http.post(Started, self._at + "/steps", told, params={"wait": False})
         return AsyncTask(self._http, self.id, is_.runId)
@@ -150,7 +154,11 @@ class AsyncSession:
         timeout: float | None = None,
         key: str | None = None,
     ) -> SessionResult:
-        """Runs a program beside the interpreters: exec("ls", "-l"). A program that is not there has exit code 127."""
+        """Runs a program beside the interpreters, such as exec("ls", "-l"), and returns its result.
+
+        A missing program has exit code 127. ``timeout`` is in seconds, 60 if not given, or the session's if that is
+        less. ``user`` is "user" (the default) or "root", which needs a session with ``root=True``.
+        """
         told = body(
             args=list(args), stdin=stdin, dir=dir, env=dict(env) if env else None, user=user, timeout_seconds=timeout
         )
@@ -167,7 +175,11 @@ class AsyncSession:
         timeout: float | None = None,
         terminal: tuple[int, int] | None = None,
     ) -> AsyncTask:
-        """Starts a program in the background. ``terminal`` is the size (columns, rows) of one that it gets."""
+        """Starts a program in the background, and returns the task. The arguments are those of exec.
+
+        ``interactive`` keeps standard input open, for Task.write. ``terminal`` gives the program a terminal of this
+        size (columns, rows). Without ``timeout`` there is no time limit.
+        """
         size = {"columns": terminal[0], "rows": terminal[1]} if terminal else None
         told = body(
             args=list(args),
@@ -187,7 +199,7 @@ class AsyncSession:
         return (await self._http.get(CommandList, self._at + "/commands")).commands
 
     async def questions(self) -> list[_models.Question]:
-        """Returns the questions that the session's code waits for."""
+        """Returns the open questions of the session's code."""
         found = await self._http.get(QuestionList, "/v1/approvals")
         return [one for one in found.questions if one.run == self.id]
 
@@ -196,39 +208,40 @@ class AsyncSession:
         await answer(self._http, question, verdict)
 
     async def info(self) -> _models.Session:
-        """Returns the session's state, without resuming it."""
+        """Returns the session's state. A paused session stays paused."""
         self.state = await self._http.get(_models.Session, self._at)
         return self.state
 
     async def pause(self) -> None:
-        """Writes the machine to the disk and frees its memory. The next use resumes it."""
+        """Writes the machine to the disk, and frees its memory. The next use resumes the session."""
         await self._http.send("POST", self._at + "/pause")
 
     async def resume(self) -> None:
-        """Continues a paused session."""
+        """Resumes a paused session."""
         await self._http.send("POST", self._at + "/resume")
 
     async def fork(self, count: int = 1) -> list[AsyncSession]:
-        """Returns copies of the session, each in a machine of its own. End each of them."""
+        """Returns copies of the session (1 to 16), each in a machine of its own. End each of them."""
         made = await self._http.post(SessionList, self._at + "/fork", {"count": count})
         return [AsyncSession(self._http, state) for state in made.sessions]
 
     async def extend(self, life: float) -> _models.Session:
-        """Lets the session live for so many seconds from now on."""
+        """Lets the session live for ``life`` seconds from now on, and returns its state."""
         self.state = await self._http.post(_models.Session, self._at + "/extend", {"lifeSeconds": life})
         return self.state
 
     def url(self, port: int, path: str = "/") -> str:
-        """Returns the URL of an HTTP server in the machine. A request to it needs the client's token, if any.
+        """Returns the URL of an HTTP server in the machine. If the client has a token, requests to the URL need it.
 
         ValueError: the path has . or .. in it, and would lead to something else.
         """
         return self._http.url + self._at + port_path(port, path)
 
     async def request(self, method: str, port: int, path: str = "/", **options: Any) -> httpx.Response:
-        """Sends a request to an HTTP server in the machine. The options are httpx's, as ``timeout``: none if not given.
+        """Sends a request to an HTTP server in the machine, and returns the answer, which is in memory completely.
 
-        The whole answer is in memory. ServerError: the connection broke, or took longer than the timeout.
+        The options are httpx's. Without ``timeout`` there is no time limit. ServerError: the connection broke, or the
+        answer took longer than the timeout.
         """
         at = await self._http.address() + self._at + port_path(port, path)
         try:
@@ -239,9 +252,10 @@ class AsyncSession:
     def terminal(
         self, command: str | None = None, *, columns: int = 80, rows: int = 24, user: str | None = None
     ) -> Any:
-        """Opens a shell, or runs a command line, over WebSocket: what ``connect`` of websockets returns.
+        """Opens a terminal over WebSocket, with a shell or a command line. Returns the result of websockets' connect.
 
-        Bytes are the terminal's. Texts are JSON: send {"resize": [columns, rows]}; the last one is {"exitCode": 0}.
+        Messages of bytes are the terminal's input and output. Messages of text are JSON: you may send
+        {"resize": [columns, rows]}, and the last message is {"exitCode": 0}.
         """
         from websockets.asyncio.client import connect
 
@@ -250,7 +264,7 @@ class AsyncSession:
         return connect(at, additional_headers=self._http.headers, max_size=None, proxy=None)
 
     async def aclose(self) -> None:
-        """Ends the session. One that has ended is fine."""
+        """Ends the session. It is no error if the session has ended before."""
         try:
             await self._http.send("DELETE", self._at)
         except NotFoundError:

@@ -37,30 +37,36 @@ Entries = list[_models.FileInfo]
 
 
 class Files:
-    """Files of a session. A relative path begins at /work. ``user="root"`` needs a session with ``root=True``."""
+    """Files of a session. Relative paths begin at /work.
+
+    ``user`` is "user" (the default) or "root", which needs a session with ``root=True``.
+    """
 
     def __init__(self, http: HTTP, session: str) -> None:
         self._http, self._at = http, path_of("sessions", session)
 
     def read(self, path: str, *, user: str | None = None) -> bytes:
-        """Returns a file's bytes."""
+        """Returns a file's bytes. NotFoundError: there is no such file."""
         return (self._http.send("GET", self._at + "/files", params={"path": path, "user": user})).content
 
     def read_text(self, path: str, *, user: str | None = None) -> str:
-        """Returns a file's text, which is UTF-8."""
+        """Returns a file's text. UnicodeDecodeError: the file is not UTF-8."""
         return (self.read(path, user=user)).decode()
 
     def write(
         self, path: str, content: str | bytes, *, mode: str | None = None, user: str | None = None
     ) -> _models.FileInfo:
-        """Writes a new file with its folders, or replaces one. ``mode`` is octal: "0755"."""
+        """Makes or replaces a file, with the folders above it. Text is written as UTF-8.
+
+        ``mode`` is the permissions of a new file in octal, such as "0755"; "644" if not given.
+        """
         data = content.encode() if isinstance(content, str) else content
         params = {"path": path, "mode": mode, "user": user}
         answer = self._http.send("PUT", self._at + "/files", params=params, content=data)
         return self._http.read(_models.FileInfo, answer)
 
     def download(self, path: str, to: str | os.PathLike[str], *, user: str | None = None) -> pathlib.Path:
-        """Writes a file to a path of this computer."""
+        """Writes a file of the session to a path of this computer, and returns that path."""
         target = pathlib.Path(to)
         params = {"path": path, "user": user}
         with self._http.stream(self._at + "/files", params) as answer:
@@ -70,7 +76,7 @@ class Files:
         return target
 
     def upload(self, source: str | os.PathLike[str], path: str, *, user: str | None = None) -> _models.FileInfo:
-        """Writes a file of this computer to the session."""
+        """Writes a file of this computer to the session, and returns its entry."""
         with open(source, "rb") as content:
             answer = self._http.send(
                 "PUT", self._at + "/files", params={"path": path, "user": user}, content=_chunks(content)
@@ -78,33 +84,40 @@ class Files:
         return self._http.read(_models.FileInfo, answer)
 
     def list(self, path: str = ".", *, depth: int | None = None, user: str | None = None) -> Entries:
-        """Returns the entries of a folder, to a depth of 1 if not given."""
+        """Returns the entries of a folder. ``depth`` is the levels of folders; 1, the default, is the folder alone."""
         params = {"path": path, "depth": depth, "user": user}
         return (self._http.get(FileList, self._at + "/files/list", params)).entries
 
     def stat(self, path: str, *, user: str | None = None) -> _models.FileInfo:
-        """Returns an entry. NotFoundError: there is none."""
+        """Returns the entry of a file or folder. NotFoundError: there is none."""
         return self._http.get(_models.FileInfo, self._at + "/files/stat", {"path": path, "user": user})
 
     def remove(self, path: str, *, user: str | None = None) -> None:
-        """Removes a file, or a folder with what is in it."""
+        """Removes a file, or a folder with its contents."""
         self._http.send("DELETE", self._at + "/files", params={"path": path, "user": user})
 
     def mkdir(self, path: str, *, user: str | None = None) -> None:
-        """Makes a folder, with those above it."""
+        """Makes a folder, and the folders above it."""
         self._http.send("POST", self._at + "/files/mkdir", json=_with_user(user, path=path))
 
     def move(self, source: str, to: str, *, user: str | None = None) -> None:
-        """Gives a file or folder another name."""
+        """Renames a file or folder."""
         self._http.send("POST", self._at + "/files/move", json=_with_user(user, **{"from": source, "to": to}))
 
     def watch(self, path: str = ".", *, recursive: bool = False, user: str | None = None) -> Iterator[Event]:
-        """Yields changes below a folder: events ready, change and overflow, without an end."""
+        """Yields changes in a folder, and below it if ``recursive``: the events ready, change and overflow.
+
+        The stream ends with the session.
+        """
         params = {"path": path, "recursive": recursive, "user": user}
         return self._http.events(self._at + "/files/watch", params)
 
     def download_folder(self, path: str, to: str | os.PathLike[str]) -> pathlib.Path:
-        """Writes a folder's files to a new folder of this computer. Links and names that lead out of it are refused."""
+        """Writes a folder's files to a new folder of this computer, and returns that folder.
+
+        FileExistsError: ``to`` exists. tarfile.FilterError: a link or a name leads out of the folder. RuntimeError:
+        this Python is too old to unpack safely.
+        """
         if not hasattr(tarfile, "data_filter"):
             raise RuntimeError("this Python can't unpack a stranger's tar safely: use 3.10.12, 3.11.4, 3.12 or newer")
         target = pathlib.Path(to)
@@ -128,7 +141,7 @@ def _unpack(kept: Any, target: pathlib.Path) -> None:
     kept.seek(0)
     target.mkdir()
     with tarfile.open(fileobj=kept) as archive:
-        # Links come last, so nothing is written through one: Python's filter has had holes there.
+        # Extract links last, so that nothing is written through a link. Python's filter has had holes there.
         members = sorted(archive.getmembers(), key=lambda one: (one.issym(), one.islnk()))
         archive.extractall(target, members, filter="data")
 
@@ -156,13 +169,13 @@ def _with_user(user: str | None, **members: str) -> dict[str, str]:
 
 
 class Values:
-    """Values of a session: JSON that code of every language reads and writes as /work/.values/NAME.json."""
+    """Values of a session. Code of every language reads and writes them as JSON in /work/.values/NAME.json."""
 
     def __init__(self, http: HTTP, session: str) -> None:
         self._http, self._session = http, session
 
     def get(self, name: str) -> Any:
-        """Returns a value. NotFoundError: there is none."""
+        """Returns a value. NotFoundError: there is no such value. ServerError: the value is no JSON."""
         answer = self._http.send("GET", path_of("sessions", self._session, "values", name))
         try:
             return answer.json()
@@ -170,9 +183,9 @@ class Values:
             raise ServerError(f"the value {name} is no JSON: {err}") from err
 
     def set(self, name: str, value: Any) -> None:
-        """Makes or replaces a value."""
+        """Makes or replaces a value. TypeError: it can't become JSON."""
         self._http.send("PUT", path_of("sessions", self._session, "values", name), json=value)
 
     def names(self) -> list[str]:
-        """Returns the names, in order."""
+        """Returns the names of all values, sorted."""
         return (self._http.get(NameList, path_of("sessions", self._session, "values"))).names

@@ -21,7 +21,7 @@ from .._wire import Event, EventReader, in_place
 M = TypeVar("M", bound=BaseModel)
 
 LONGEST_WAIT = 30.0
-"""Seconds that a busy server may ask for before a request is sent again."""
+"""The client repeats a request to a busy server only if the server asks for at most this wait, in seconds."""
 
 
 class HTTP:
@@ -54,18 +54,18 @@ class HTTP:
 
     @property
     def client(self) -> httpx.Client:
-        """The connections. A fork of the process has its own."""
+        """The connections. A forked process makes new ones."""
         if self._owner != os.getpid():
             self._client, self._owner = self._connections(), os.getpid()
         return self._client
 
     @property
     def url(self) -> str:
-        """The server's address. It starts the server if need be."""
+        """The server's address. Starts the server if needed."""
         return self._url or local_address()
 
     def address(self) -> str:
-        """Returns the server's address. It starts the server if need be."""
+        """Returns the server's address. Starts the server if needed."""
         if known := self._url or started():
             return known
         return in_place(local_address)
@@ -80,9 +80,9 @@ class HTTP:
         params: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> httpx.Response:
-        """Sends a request and returns the answer. ApiError: the server refuses it. ServerError: it is not reached.
+        """Sends a request and returns the answer. ApiError: the server refuses it. ServerError: there is no answer.
 
-        A request that a busy server did not begin is sent again, and also one with a key whose connection broke.
+        Repeats a request that a busy server did not begin, and a request with a key whose connection broke.
         """
         headers = {"Idempotency-Key": key} if key else {}
         left = self.retries
@@ -108,15 +108,15 @@ class HTTP:
             time.sleep(problem.retry_after or 1)
 
     def get(self, model: type[M], path: str, params: Mapping[str, Any] | None = None) -> M:
-        """Returns what is at a path."""
+        """Gets a path, and returns the answer as a model."""
         return self.read(model, self.send("GET", path, params=params))
 
     def post(self, model: type[M], path: str, json: Any = None, **more: Any) -> M:
-        """Sends JSON and returns the answer."""
+        """Sends JSON, and returns the answer as a model."""
         return self.read(model, self.send("POST", path, json=json, **more))
 
     def read(self, model: type[M], answer: httpx.Response) -> M:
-        """Returns what an answer has. ServerError: it is not that of a server of unitask."""
+        """Returns an answer as a model. ServerError: the answer is not from a server of unitask."""
         try:
             return model.model_validate_json(answer.content)
         except ValidationError as err:
@@ -130,7 +130,7 @@ class HTTP:
     def stream(
         self, path: str, params: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx.Response]:
-        """Opens an answer that is read bit by bit."""
+        """Opens an answer, to read it in parts."""
         url = self.address()
         try:
             with self.client.stream("GET", url + path, params=_set(params), headers=headers) as answer:
@@ -142,7 +142,7 @@ class HTTP:
             raise ServerError(f"the connection to {url} broke: {err or type(err).__name__}") from err
 
     def events(self, path: str, params: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Event]:
-        """Yields server-sent events after a number, until the server ends them. It connects again if need be."""
+        """Yields the server-sent events after a number, until the server ends the stream. Connects again if needed."""
         left = self.retries
         while True:
             headers = {"Last-Event-ID": str(after)} if after else {}

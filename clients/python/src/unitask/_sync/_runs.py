@@ -19,7 +19,7 @@ from .._wire import Event, path_of
 from ._http import HTTP
 
 MAX_WAIT = 50
-"""Seconds for which the server lets a client wait for a result."""
+"""Seconds that the server lets a client wait for a result."""
 
 
 class Artifact(_models.Artifact):
@@ -34,14 +34,17 @@ class Artifact(_models.Artifact):
         return (http.send("GET", path_of("runs", run, "artifacts") + "/" + _quoted(self.path))).content
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Writes the file to a path of this computer. You choose it: the artifact's own name is the code's choice."""
+        """Writes the file to a path of this computer, and returns the path.
+
+        Choose the path yourself: the artifact's own name is the code's choice.
+        """
         path = pathlib.Path(path)
         path.write_bytes(self.read())
         return path
 
 
 class RunResult(_models.RunResult, Result):
-    """How a run ended. Code that fails is a result, too: see ``ok`` and ``check``."""
+    """How a run ended. Code that fails has a result, too: see ``ok`` and ``check``."""
 
     artifacts: list[Artifact] = []  # type: ignore[assignment]
 
@@ -51,7 +54,7 @@ class RunResult(_models.RunResult, Result):
         return self
 
     def artifact(self, path: str) -> Artifact:
-        """Returns the artifact with this path below /out. KeyError: there is none."""
+        """Returns the artifact with this path below /out. KeyError: there is no such artifact."""
         for one in self.artifacts:
             if one.path == path:
                 return one
@@ -59,7 +62,7 @@ class RunResult(_models.RunResult, Result):
 
 
 class Run:
-    """A run that goes on, or has ended. As a context manager it cancels a run that goes on at its end."""
+    """A run, which may have ended. As a context manager, it cancels the run at the block's end."""
 
     def __init__(self, http: HTTP, id: str) -> None:
         self._http, self.id = http, id
@@ -76,11 +79,11 @@ class Run:
         try:
             self.cancel()
         except UnitaskError:
-            if err is None:  # else what went wrong first is the error
+            if err is None:  # otherwise raise the first error
                 raise
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yields the run's events, those of its output too, until it has ended. ``after`` is an event's number."""
+        """Yields the run's events, its output included, until it has ended. Begins after the event number ``after``."""
         return self._http.events(path_of("runs", self.id, "events"), after=after)
 
     def result(self) -> RunResult:
@@ -88,23 +91,23 @@ class Run:
         return wait_for(self._http, self.id)
 
     def cancel(self) -> None:
-        """Ends the run. One that has ended stays as it is."""
+        """Ends the run. A run that has ended stays as it is."""
         self._http.send("POST", path_of("runs", self.id, "cancel"))
 
     def record(self) -> _models.Run:
-        """Returns what the run was asked and granted, and how it ended."""
+        """Returns the run's request, its grants, and how it ended."""
         return self._http.get(_models.Run, path_of("runs", self.id))
 
     def stdout(self) -> bytes:
-        """Returns all that it has printed so far."""
+        """Returns the run's standard output so far."""
         return (self._http.send("GET", path_of("runs", self.id, "stdout"))).content
 
     def stderr(self) -> bytes:
-        """Returns all that it has printed to standard error so far."""
+        """Returns the run's standard error so far."""
         return (self._http.send("GET", path_of("runs", self.id, "stderr"))).content
 
     def netlog(self) -> str:
-        """Returns the run's network: a JSON object in each line."""
+        """Returns the log of the run's network requests: a JSON object in each line."""
         return (self._http.send("GET", path_of("runs", self.id, "netlog"))).text
 
     def artifacts(self) -> list[Artifact]:
@@ -129,7 +132,7 @@ def wait_for(http: HTTP, id: str) -> RunResult:
         except ApiError as err:
             if err.code != "run.running":
                 raise
-            # The server does not wait for what another process runs.
+            # For a run of another process, the server answers without waiting.
             time.sleep(max(0, err.retry_after - (time.monotonic() - began)))
 
 
@@ -142,7 +145,7 @@ def answer(http: HTTP, question: _models.Question, verdict: str) -> None:
 
 
 def follow(http: HTTP, run: Run, on_event: Any, on_question: Any, tools: FunctionTools | None) -> None:
-    """Hands a run's events to functions, and answers its questions and its calls."""
+    """Passes a run's events to functions, and answers its questions and its calls."""
     for event in run.events():
         if on_event:
             told = on_event(event)
