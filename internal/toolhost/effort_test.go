@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unitask/unitask/guest/tools"
 	"github.com/unitask/unitask/internal/attack"
 )
 
@@ -106,4 +107,20 @@ func TestSchemaEffort(t *testing.T) {
 	if err := validate(tool, arguments); err != nil {
 		t.Errorf("%d bytes: %v", len(text), err)
 	}
+}
+
+// Types of a tool with very many arguments are written in time.
+func TestAttackToolTypes(t *testing.T) {
+	var members, names strings.Builder
+	for i := range 50_000 {
+		fmt.Fprintf(&members, `"a%d":{},`, i)
+		fmt.Fprintf(&names, `"a%d",`, i)
+	}
+	tool, err := oneTool(t, `{"type":"object","properties":{`+members.String()+`"z":{}},"required":[`+names.String()+`"z"]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "types of many arguments", "ended", within(20*time.Second, func() {
+		_, _ = tools.Files(map[string][]tools.Tool{"a": {{Name: "x", Input: tool.Input}}}, []string{"a"})
+	}))
 }
