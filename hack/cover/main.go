@@ -30,7 +30,7 @@ const least = 90
 
 // skip leaves out tests that read the tree, and reach nothing. TestAttackPeers reads all its output as another user; go
 // test -cover would add a warning to it.
-const skip = "^(TestAttackPeers|TestOldWords|TestDocsGo|TestDocsExitCodes|TestArchitectureNames|TestBudgets|TestComments)$"
+const skip = "^(TestAttackPeers|TestOldWords|TestDocsGo|TestDocsExitCodes|TestArchitectureNames|TestBudgets)$"
 
 // block is a block of code without branches, named as in the profile.
 type block struct {

@@ -116,7 +116,8 @@ func TestAttackToolTypes(t *testing.T) {
 		fmt.Fprintf(&members, `"a%d":{},`, i)
 		fmt.Fprintf(&names, `"a%d",`, i)
 	}
-	tool, err := oneTool(t, `{"type":"object","properties":{`+members.String()+`"z":{}},"required":[`+names.String()+`"z"]}`)
+	schema := `{"type":"object","properties":{` + members.String() + `"z":{}},"required":[` + names.String() + `"z"]}`
+	tool, err := oneTool(t, schema)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,8 +82,8 @@ type Config struct {
 	Servers []*policy.ToolServer
 	// Own are servers of the embedding program. Their lists are not reviewed.
 	Own map[string]*sdk.Server
-	// Lists are the reviewed lists, which stay. OwnLists is the folder of the record of the run, or of the one that is
-	// replayed: an HTTP client may send another list with each run.
+	// Lists are the reviewed lists, which stay. OwnLists is the folder of the record of the run, or of the replayed run.
+	// An HTTP client may send another list with each run.
 	Lists, OwnLists Store
 	// Redact returns JSON without the run's secrets, and whether there were any.
 	Redact func([]byte) (clean []byte, found bool)
