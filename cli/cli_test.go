@@ -370,7 +370,8 @@ func TestAsUnprivilegedUser(t *testing.T) {
 	if out, err := exec.Command("chown", "-R", strconv.Itoa(user), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.Command(program, "run", "-v", "--cold", "--code", "console.log(6 * 7)") // nothing makes a template behind it
+	// Without --cold, the run would have a template made behind it, which nothing waits for.
+	cmd := exec.Command(program, "run", "-v", "--cold", "--code", "console.log(6 * 7)")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "UNITASK_HOME=" + filepath.Join(dir, "home")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}

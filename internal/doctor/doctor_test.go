@@ -47,7 +47,8 @@ func TestGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, templates := &doctor.Doctor{Source: source}, machine.OpenTemplates(filepath.Join(home, "templates"))
-	for n, want := range []string{"no template yet", "no template yet", "templates failed 2 times and are given up until "} {
+	none, given := "no template yet", "templates failed 2 times and are given up until "
+	for n, want := range []string{none, none, given} {
 		r := doctor.CheckClone(t.Context(), d, im)
 		if c := r.Checks[0]; c.Name != "clone" || !strings.HasPrefix(c.Detail, want) || r.OK != (n < 2) {
 			t.Errorf("after %d failures: %+v", n, c)
