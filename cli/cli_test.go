@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,11 +29,49 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(cleaned{m}, map[string]func(){
 		"unitask": func() {
 			os.Exit(cli.Main(os.Args[1:], cli.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
 		},
 	})
+}
+
+// build builds the unitask command, once. Linking it takes seconds.
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "unitask-cli-")
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, "unitask")
+	if out, err := exec.Command("go", "build", "-o", program, "./unitask").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	builtIn = dir
+	return program, nil
+})
+
+// builtIn is the folder of that command, if a test built it.
+var builtIn string
+
+// built returns the path of the unitask command.
+func built(t *testing.T) string {
+	t.Helper()
+	program, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// cleaned runs the tests, and removes what build built.
+type cleaned struct{ *testing.M }
+
+func (m cleaned) Run() int {
+	code := m.M.Run()
+	if builtIn != "" {
+		os.RemoveAll(builtIn)
+	}
+	return code
 }
 
 // TestScripts runs every script of testdata with the unitask command on PATH. Scripts with a name that begins with "vm"
@@ -299,7 +338,7 @@ func TestAsUnprivilegedUser(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	program := filepath.Join(dir, "unitask")
-	if out, err := exec.Command("go", "build", "-o", program, "./unitask").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", built(t), program).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	rt, err := unitask.Open(unitask.Options{Home: base})
@@ -331,7 +370,8 @@ func TestAsUnprivilegedUser(t *testing.T) {
 	if out, err := exec.Command("chown", "-R", strconv.Itoa(user), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.Command(program, "run", "-v", "--code", "console.log(6 * 7)")
+	// Without --cold, the run would have a template made behind it, which nothing waits for.
+	cmd := exec.Command(program, "run", "-v", "--cold", "--code", "console.log(6 * 7)")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "UNITASK_HOME=" + filepath.Join(dir, "home")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}

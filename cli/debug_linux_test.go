@@ -37,14 +37,10 @@ func debugHome(t *testing.T, kernel image.Kernel, arch image.Arch) string {
 	return testhome.New(t, base)
 }
 
-// unitaskIn is this package's command, built by testscript.Main.
+// unitaskIn is the unitask command.
 func unitaskIn(t *testing.T, home string, args ...string) *exec.Cmd {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "unitask")
-	if out, err := exec.Command("go", "build", "-o", bin, "./unitask").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	cmd := exec.Command(bin, args...)
+	cmd := exec.Command(built(t), args...)
 	cmd.Env = append(os.Environ(), "UNITASK_HOME="+home)
 	return cmd
 }
@@ -179,7 +175,7 @@ func TestDebugTerminal(t *testing.T) {
 	session := func(steps ...string) {
 		t.Helper()
 		master, slave := openTerminal(t)
-		cmd := unitaskIn(t, home, "debug", "run", "--kernel", "linux", "--code", `console.log("from\x1b[2J inside")`)
+		cmd := unitaskIn(t, home, "debug", "run", "--lang", "shell", "--code", `printf 'from\x1b[2J inside\n'`)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -97,7 +97,7 @@ func TestFleetSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	hers, err := alice.NewSession(t.Context(), unitask.Caller{Name: "ada", Ceiling: narrow},
-		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, AllowNet: []string{"a.example"}}})
+		unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"a.example"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestFleetSession(t *testing.T) {
 	if back, err := hers.ReadFile(t.Context(), "large"); err != nil || !bytes.Equal(back, large) {
 		t.Errorf("%d bytes %v", len(back), err)
 	}
-	if info := second.Info(); info.Running != 1 || info.UsedMB != 256 {
+	if info := second.Info(); info.Running != 1 || info.UsedMB != 512 {
 		t.Errorf("%+v", info)
 	}
 	if err := hers.Close(t.Context()); err != nil {
@@ -158,7 +158,7 @@ func TestSessionLost(t *testing.T) {
 	_, kill := startProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+sessionHome(t))
 	client := connect(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
 	s, err := client.NewSession(t.Context(), unitask.Caller{},
-		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
+		unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
 	if err != nil {
 		t.Fatal(err)
 	}

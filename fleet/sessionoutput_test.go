@@ -28,7 +28,7 @@ func TestAttackSessionOutput(t *testing.T) {
 	_, pid, _ := startWorkerProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+testhome.New(t, base))
 	_, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
 	s, err := client.NewSession(t.Context(), unitask.Caller{},
-		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, OutputBytes: 1 << 30}})
+		unitask.SessionRequest{Request: unitask.Request{Language: "python", OutputBytes: 1 << 30}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestAttackSessionOutput(t *testing.T) {
 	t.Logf("%d MiB, %v", peak(t, pid), err)
 	_ = s.Close(t.Context())
 	again, err := client.NewSession(t.Context(), unitask.Caller{},
-		unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
+		unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestSessionOfRuntime(t *testing.T) {
 	w := startWorker(t, workerConfig(ns.ClientURL(), 2), fleet.OnHost(worker, nil))
 	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL()})
 
-	ask := unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}}
+	ask := unitask.SessionRequest{Request: unitask.Request{Language: "python"}}
 	_, started := rt.NewSession(t.Context(), ask)
 	_, revived := rt.Revive(t.Context(), unitask.Caller{}, "2026-a-session", nil)
 	for what, err := range map[string]error{"started": started, "revived": revived} {

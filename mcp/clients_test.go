@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/internal/testregistry"
 	"github.com/unitask/unitask/mcp"
@@ -124,6 +125,10 @@ func TestSDKs(t *testing.T) {
 			t.Run("http", func(t *testing.T) {
 				t.Parallel()
 				server := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{Prompts: prompts})
+				mcp.SetDoctor(server, func(context.Context) *doctor.Report { // the real one, which boots, answers on stdio
+					return &doctor.Report{OK: true, Checks: []doctor.Check{{Name: "test", OK: true}},
+						Accelerators: []doctor.AccelReport{}}
+				})
 				checkFound(t, lookAround(t, command, env, serve(t, server, mcp.HTTPOptions{})+"/mcp", prompts))
 			})
 		})

@@ -257,7 +257,8 @@ func queueIs(t *testing.T, s *mcp.Server, waiting, running int, within time.Dura
 
 // Fifty calls at once on few machines: each gets its own answer.
 func TestConcurrentCalls(t *testing.T) {
-	rt := open(t, unitask.PoolSize{Min: 1, Max: 2})
+	rt := openWith(t, unitask.Options{Machines: unitask.Pool(unitask.PoolSize{Min: 1, Max: 2},
+		unitask.MachineClass{Image: "shell"})})
 	s := newServer(t, rt, mcp.Options{MaxConcurrent: 2, MaxQueue: 100})
 	url := serve(t, s, mcp.HTTPOptions{})
 	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
@@ -267,10 +268,10 @@ func TestConcurrentCalls(t *testing.T) {
 	}
 	defer cs.Close()
 	var group sync.WaitGroup
-	for i := range 50 {
+	for i := range 24 {
 		group.Go(func() {
 			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
-				Arguments: object{"language": "js", "code": fmt.Sprintf("console.log(%d * 2)", i)}})
+				Arguments: object{"language": "shell", "code": fmt.Sprintf("echo $((%d * 2))", i)}})
 			if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != fmt.Sprintf("%d\n", i*2) {
 				t.Errorf("%d: %+v %v", i, res, err)
 			}

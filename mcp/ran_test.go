@@ -310,8 +310,12 @@ func TestSessionEndsUnderACall(t *testing.T) {
 
 // A session whose first step can't start has ended when the answer comes: no list contains it.
 func TestFirstStepFails(t *testing.T) {
-	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
-	for n := range 6 { // more than a caller may have
+	ceiling, err := policy.ParseCeiling("c.toml", []byte("callerSessions = 1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{Ceiling: ceiling}), nil)
+	for n := range 3 { // more than a caller may have
 		res, _, text := call(t, cs, "run_code", object{"session": "new", "language": "shell",
 			"code": strings.Repeat("#", 1<<20) + "#"})
 		if !res.IsError || !strings.Contains(text, "in a session") {

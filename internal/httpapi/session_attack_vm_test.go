@@ -187,6 +187,9 @@ func TestAttackTars(t *testing.T) {
 		res, _ := s.send("alice", "GET", at+"/tar?path="+name, nil)
 		attack.Check(t, "a machine's folder with a link out or a pipe", "422", fmt.Sprint(res.StatusCode))
 	}
+	// Its disk has 16 MiB left, which an upload fills soon.
+	s.want(200, "POST", at+"/steps", object{"code": "import os\nroom = os.statvfs('.')\nwith open('room', 'wb') as f:\n" +
+		"    os.posix_fallocate(f.fileno(), 0, room.f_bavail * room.f_frsize - (16 << 20))"})
 	res, text := s.send("alice", "PUT", at+"/files?path=full", &endlessText{})
 	attack.Check(t, "an endless upload", "refused", map[bool]string{true: "refused"}[res.StatusCode >= 400])
 	t.Logf("%d %s", res.StatusCode, text)
