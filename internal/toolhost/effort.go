@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Limits of the check of arguments. The library that checks has none. There a schema that refers to itself overflows the
-// stack, which ends the process. Another small schema can take years.
+// Limits of the check of arguments. The library that checks has none. There a schema that refers to itself overflows
+// the stack, which ends the process. Another small schema can take years.
 const (
 	maxEffort   = 50_000_000 // steps of one check: subschemas, times the bytes that each may look at
 	perVisit    = 50         // steps of a subschema itself
