@@ -43,7 +43,9 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	program := filepath.Join(dir, "unitask")
-	if out, err := exec.Command("go", "build", "-o", program, "./unitask").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-o", program, "./unitask")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile: most is compiled then, in make race too
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	builtIn = dir

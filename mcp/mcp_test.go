@@ -42,7 +42,9 @@ var program = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	name := filepath.Join(dir, "unitask")
-	if out, err := exec.Command("go", "build", "-o", name, "../cli/unitask").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-o", name, "../cli/unitask")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile: most is compiled then, in make race too
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return name, nil
