@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/testprogram"
 )
 
 // pages are the documents whose commands and programs are tested.
@@ -140,9 +142,8 @@ func TestDocsCommands(t *testing.T) {
 func docsProgram(t *testing.T) (bin string) {
 	t.Helper()
 	bin = t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "unitask"),
-		"./cli/unitask").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if _, err := testprogram.Build(bin); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }

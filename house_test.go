@@ -31,7 +31,7 @@ var floors = [][]string{
 		"internal/regular",
 		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testarchive", "internal/testcert",
 		"internal/testdir",
-		"internal/testlack", "internal/testregistry", "internal/testroot",
+		"internal/testlack", "internal/testprogram", "internal/testregistry", "internal/testroot",
 		"internal/testsignals", "internal/testwait", "internal/unseen", "internal/userdir", "guest/system",
 	},
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/hostexec", "internal/localsocket",

@@ -25,6 +25,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testprogram"
 	"github.com/unitask/unitask/internal/testwait"
 )
 
@@ -42,14 +43,8 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	program := filepath.Join(dir, "unitask")
-	cmd := exec.Command("go", "build", "-o", program, "./unitask")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile: most is compiled then, in make race too
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
 	builtIn = dir
-	return program, nil
+	return testprogram.Build(dir)
 })
 
 // builtIn is the folder of that command, if a test built it.

@@ -10,7 +10,7 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// readSecrets reads the value of each secret, NAME[@HOST,…][=SOURCE]. The source is the given one, else the one in the
+// readSecrets reads the value of each secret, NAME[@HOST,…][=SOURCE]. The source is the given one, else that of the
 // home's configuration, else the environment. hosts contains the hosts of bound secrets.
 func (a *app) readSecrets(ctx context.Context, list []string) (values map[string]string, hosts map[string][]string,
 	err error) {

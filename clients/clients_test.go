@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask/internal/httpapi"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testprogram"
 	"github.com/unitask/unitask/internal/testregistry"
 )
 
@@ -35,7 +36,7 @@ func copyOf(t *testing.T, name string) *library {
 		t.Fatal(err)
 	}
 	testhome.Ready(t, base, "linux")
-	dir, bin := filepath.Join(t.TempDir(), name), filepath.Join(t.TempDir(), "unitask")
+	dir := filepath.Join(t.TempDir(), name)
 	for _, path := range sources(t, name) {
 		text, err := os.ReadFile(filepath.Join(name, path))
 		if err == nil {
@@ -48,9 +49,9 @@ func copyOf(t *testing.T, name string) *library {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cli/unitask")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	bin, err := testprogram.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	// The tests start many servers: no machines of Node stand ready in them.
 	poolless := bin + "-without-a-pool"

@@ -141,11 +141,11 @@ func TestAttackSharedServer(t *testing.T) {
 	}
 	median := func() time.Duration {
 		var took []time.Duration
-		for range 3 {
+		for range 5 {
 			took = append(took, quiet())
 		}
 		slices.Sort(took)
-		return took[1]
+		return took[2]
 	}
 	quiet() // makes the template
 	alone := median()
@@ -161,7 +161,7 @@ func TestAttackSharedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	beside, held := median(), "no"
-	for range 3 { // others use this machine, too
+	for range 2 { // others use this machine, too
 		if beside > 2*alone {
 			beside = median()
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testprogram"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -41,13 +42,7 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := filepath.Join(dir, "unitask")
-	cmd := exec.Command("go", "build", "-o", name, "../cli/unitask")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile: most is compiled then, in make race too
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return name, nil
+	return testprogram.Build(dir)
 })
 
 func TestMain(m *testing.M) {
@@ -270,7 +265,7 @@ func TestConcurrentCalls(t *testing.T) {
 	}
 	defer cs.Close()
 	var group sync.WaitGroup
-	for i := range 24 {
+	for i := range 50 {
 		group.Go(func() {
 			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code",
 				Arguments: object{"language": "shell", "code": fmt.Sprintf("echo $((%d * 2))", i)}})

@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/internal/testprogram"
 	"github.com/unitask/unitask/internal/testregistry"
 )
 
@@ -47,10 +48,9 @@ func serve(t *testing.T) *url.URL {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(t.TempDir(), "unitask")
-	build := exec.Command("go", "build", "-o", program, "github.com/unitask/unitask/cli/unitask")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	program, err := testprogram.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	home := testhome.New(t, base)
 	cmd := exec.Command(program, "ui", "--no-open")

@@ -21,7 +21,7 @@ func (x *Execution) openTools(ctx context.Context) error {
 	if err := x.recordedTools(&cfg); err != nil {
 		return failure.At("tools", err)
 	}
-	if len(x.Granted.Tools)+len(cfg.Own)+len(cfg.Servers) == 0 {
+	if len(x.Granted.Tools)+len(cfg.Own)+len(cfg.RecordedOwn) == 0 {
 		return nil
 	}
 	servers := x.Live.Ceiling.ToolServers()
@@ -53,7 +53,7 @@ func (x *Execution) openTools(ctx context.Context) error {
 	return nil
 }
 
-// recordedTools fills in the calls of a replayed run, and the servers of the program that embedded unitask then.
+// recordedTools fills in the calls of a replayed run, and the lists of the program that embedded unitask then.
 func (x *Execution) recordedTools(cfg *toolhost.Config) error {
 	id := x.streams.ToolsOf
 	if id == "" {
@@ -67,13 +67,8 @@ func (x *Execution) recordedTools(cfg *toolhost.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.OwnLists = toolhost.Store(x.engine.History.Records.Path(id, ""))
 	cfg.Recorded, cfg.Own = append([]toolhost.Call{}, calls...), nil // not nil: a replay starts no server
-	for name, list := range rec.OwnTools {
-		server := policy.OwnToolServer(name)
-		server.Pin = list
-		cfg.Servers = append(cfg.Servers, server)
-	}
+	cfg.RecordedOwn, cfg.RecordedLists = rec.OwnTools, toolhost.Store(x.engine.History.Records.Path(id, ""))
 	return nil
 }
 

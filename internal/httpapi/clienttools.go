@@ -84,13 +84,12 @@ func (p *progress) toolServers(ctx context.Context, tools map[string][]clientToo
 	servers := map[string]*sdk.Server{}
 	for name, list := range tools {
 		server := sdk.NewServer(&sdk.Implementation{Name: name, Version: "1"}, nil)
-		had := map[string]bool{}
-		for _, tool := range list {
+		for i, tool := range list {
 			err := addTool(server, tool, p.asks(name, tool.Name))
-			if had[tool.Name] {
+			if slices.ContainsFunc(list[:i], func(other clientTool) bool { return other.Name == tool.Name }) {
 				err = errors.New("there are two")
 			}
-			if had[tool.Name] = true; err != nil {
+			if err != nil {
 				return nil, wrong(http.StatusUnprocessableEntity, fmt.Sprintf("clientTools.%s: the tool %s: %v", quoted(name),
 					quoted(tool.Name), err))
 			}

@@ -36,9 +36,9 @@ type event struct {
 // progress is what happened in a run so far.
 type progress struct {
 	caller  string
-	session string // of a session's step or command, or ""
-	calls   clientCalls
+	session string             // of a session's step or command, or ""
 	cancel  context.CancelFunc // ends the run
+	calls   clientCalls        // of the client's tools
 
 	mu      sync.Mutex
 	events  []event

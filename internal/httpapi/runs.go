@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/record"
 )
@@ -66,7 +64,7 @@ type job struct {
 	caller unitask.Caller
 	req    unitask.Request
 	stdin  string
-	tools  map[string]*sdk.Server // the client's
+	tools  map[string][]clientTool
 	p      *progress
 	id     string
 	began  func(id string) // is called once it has an id
@@ -87,11 +85,6 @@ func (s *Server) createRun(c *call) (*answer, error) {
 		return nil, wrong(http.StatusUnprocessableEntity,
 			"clientTools go with wait=false: a client that waits for the result can't answer calls")
 	}
-	p := newProgress(c.caller.Name, nil)
-	tools, err := p.toolServers(c.r.Context(), in.ClientTools)
-	if err != nil {
-		return nil, err
-	}
 	done, err := s.shared.Begin()
 	if err != nil {
 		return nil, err
@@ -100,8 +93,8 @@ func (s *Server) createRun(c *call) (*answer, error) {
 	unbind := context.AfterFunc(c.r.Context(), cancel)
 	stop := context.AfterFunc(s.shared.Context(), cancel)
 	known := make(chan string, 1)
-	p.cancel = cancel
-	j := &job{s: s, caller: c.caller, req: req, stdin: in.Stdin, tools: tools, p: p,
+	j := &job{s: s, caller: c.caller, req: req, stdin: in.Stdin, tools: in.ClientTools,
+		p: newProgress(c.caller.Name, cancel),
 		began: func(id string) {
 			c.began(id)
 			known <- id
@@ -177,9 +170,13 @@ func (j *job) run(ctx context.Context) (*unitask.Result, error) {
 	if err := j.s.shared.Secrets(ctx, j.caller, &j.req); err != nil {
 		return nil, err
 	}
+	tools, err := j.p.toolServers(ctx, j.tools) // in the caller's turn: hostile schemas take processor time
+	if err != nil {
+		return nil, err
+	}
 	stdout, stderr := &stream{to: j.p, kind: "stdout"}, &stream{to: j.p, kind: "stderr"}
 	res, err := j.s.rt.RunFor(ctx, j.caller, j.req, unitask.IO{Stdin: strings.NewReader(j.stdin), Stdout: stdout,
-		Stderr: stderr, Tools: j.tools, Events: j.event,
+		Stderr: stderr, Tools: tools, Events: j.event,
 		Approve: func(_ context.Context, q unitask.Question) unitask.Verdict {
 			j.p.add("question", q)
 			return "" // answerQuestion answers

@@ -125,3 +125,20 @@ func TestAttackToolTypes(t *testing.T) {
 		_, _ = tools.Files(map[string][]tools.Tool{"a": {{Name: "x", Input: tool.Input}}}, []string{"a"})
 	}))
 }
+
+// The $id of a whole schema changes nothing that a reference within it names.
+func TestSchemaNamed(t *testing.T) {
+	tool, err := oneTool(t, `{"$id":"https://example.com/order","type":"object","$defs":{"n":{"type":"integer"}},`+
+		`"properties":{"number":{"$ref":"#/$defs/n"}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		number any
+		fits   bool
+	}{{7.0, true}, {"x", false}} {
+		if err := validate(tool, map[string]any{"number": c.number}); (err == nil) != c.fits {
+			t.Errorf("%v: %v", c.number, err)
+		}
+	}
+}

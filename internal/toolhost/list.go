@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,6 +104,11 @@ func resolve(input any, patterns *int) (r *jsonschema.Resolved, err error) {
 			err = errors.New("its schema can't be read")
 		}
 	}()
+	if root, ok := input.(map[string]any); ok { // its $id names the document, and changes no reference within it
+		root = maps.Clone(root)
+		delete(root, "$id")
+		input = root
+	}
 	if err := plainSchema(input, patterns); err != nil {
 		return nil, err
 	}

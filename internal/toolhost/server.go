@@ -76,14 +76,7 @@ func (s *server) connected(ctx context.Context) (*connection, error) {
 			maxStarts)
 	}
 	s.starts++
-	var c *connection
-	var list *List
-	var err error
-	if s.own != nil {
-		c, list, err = connectOwn(ctx, s.own)
-	} else {
-		c, list, err = connect(ctx, s.ToolServer, nil)
-	}
+	c, list, err := s.start(ctx)
 	if err != nil {
 		return nil, fail("server", "the server %s did not start: %v", s.Name, err)
 	}
@@ -94,6 +87,13 @@ func (s *server) connected(ctx context.Context) (*connection, error) {
 	}
 	s.conn = c
 	return c, nil
+}
+
+func (s *server) start(ctx context.Context) (*connection, *List, error) {
+	if s.own != nil {
+		return connectOwn(ctx, s.own)
+	}
+	return connect(ctx, s.ToolServer, nil)
 }
 
 func (s *server) listChanged() error {

@@ -82,8 +82,8 @@ type Config struct {
 	Servers []*policy.ToolServer
 	// Own are servers of the embedding program. Their lists are not reviewed.
 	Own map[string]*sdk.Server
-	// Lists are the reviewed lists, which stay. OwnLists is the folder of the record of the run, or of the replayed run.
-	// An HTTP client may send another list with each run.
+	// Lists are the reviewed lists, which stay. OwnLists is the folder of the run's record: an HTTP client may send
+	// another list with each run.
 	Lists, OwnLists Store
 	// Redact returns JSON without the run's secrets, and whether there were any.
 	Redact func([]byte) (clean []byte, found bool)
@@ -93,6 +93,9 @@ type Config struct {
 	Ask func(context.Context, Question) (allowed bool, why string)
 	// Recorded are the calls of the run that is replayed, or nil: their answers are given, and no server starts.
 	Recorded []Call
+	// RecordedOwn are the digests of that run's own lists, by server. RecordedLists is the folder of its record.
+	RecordedOwn   map[string]string
+	RecordedLists Store
 }
 
 // Service serves the calls of one run. Any goroutine may call its methods.
@@ -100,6 +103,7 @@ type Service struct {
 	cfg     Config
 	servers map[string]*server
 	names   []string
+	own     map[string]string // digests of the embedding program's lists, by server
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -115,21 +119,18 @@ type Service struct {
 }
 
 // Open prepares the service: it reads the reviewed lists. A server whose list is not stored yet is started and asked.
-func Open(ctx context.Context, cfg Config) (_ *Service, err error) {
-	s := &Service{cfg: cfg, servers: map[string]*server{}, slots: make(chan struct{}, maxInFlight),
-		rate: rate.NewLimiter(maxPerSecond, maxPerSecond)}
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	s := &Service{cfg: cfg, servers: map[string]*server{}, own: map[string]string{},
+		slots: make(chan struct{}, maxInFlight),
+		rate:  rate.NewLimiter(maxPerSecond, maxPerSecond)}
 	if cfg.Recorded != nil {
 		s.replay = newReplay(cfg.Recorded)
 	}
 	for _, p := range cfg.Servers {
 		list, err := cfg.Lists.Load(p.Pin)
-		switch {
-		case err == nil:
-		case cfg.Recorded != nil: // which has no server to ask
-			list, err = cfg.OwnLists.Load(p.Pin)
-		default:
+		if err != nil && cfg.Recorded == nil {
 			if list, err = fetchPinned(ctx, p); err == nil {
-				err = cfg.Lists.Save(list)
+				err = cfg.Lists.Save(list) // a replay has no server to ask
 			}
 		}
 		if err != nil {
@@ -137,30 +138,49 @@ func Open(ctx context.Context, cfg Config) (_ *Service, err error) {
 		}
 		s.servers[p.Name] = &server{ToolServer: p, list: list}
 	}
-	defer func() {
+	if err := s.addOwn(ctx); err != nil {
 		for _, server := range s.servers {
-			if err != nil {
-				server.close()
-			}
+			server.close()
 		}
-	}()
-	for name, own := range cfg.Own {
-		if s.servers[name] != nil {
-			return nil, policy.Bad("tools", name, "is a server of the ceiling, too: give your own one another name")
-		}
-		server, err := openOwn(ctx, name, own)
-		if err == nil {
-			s.servers[name] = server
-			err = cfg.OwnLists.Save(server.list) // for a replay, which does not have the program
-		}
-		if err != nil {
-			return nil, policy.Bad("tools", name, "%v", err)
-		}
+		return nil, err
 	}
 	s.names = slices.Sorted(maps.Keys(s.servers))
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.handler = newHTTPServer(s)
 	return s, nil
+}
+
+// addOwn adds the embedding program's servers, or in a replay their recorded lists. The run's record gets the lists,
+// for a later replay.
+func (s *Service) addOwn(ctx context.Context) error {
+	for name, own := range s.cfg.Own {
+		if err := s.addOneOwn(name, func() (*server, error) { return openOwn(ctx, name, own) }); err != nil {
+			return policy.Bad("tools", name, "%v", err)
+		}
+	}
+	for name, pin := range s.cfg.RecordedOwn {
+		err := s.addOneOwn(name, func() (*server, error) {
+			list, err := s.cfg.RecordedLists.Load(pin)
+			return &server{ToolServer: policy.OwnToolServer(name), list: list}, err
+		})
+		if err != nil {
+			return policy.Bad("tools", name, "%v", err)
+		}
+	}
+	return nil
+}
+
+func (s *Service) addOneOwn(name string, open func() (*server, error)) error {
+	if s.servers[name] != nil {
+		return errors.New("is a server of the ceiling, too: give your own one another name")
+	}
+	server, err := open()
+	if err != nil {
+		return err
+	}
+	s.servers[name] = server
+	s.own[name] = server.list.Digest()
+	return s.cfg.OwnLists.Save(server.list)
 }
 
 // openOwn asks an embedding program's server for its list of tools.
@@ -197,13 +217,7 @@ func CheckOwn(ctx context.Context, name string, own *sdk.Server) error {
 }
 
 // OwnLists returns the digests of the lists of the embedding program's servers, by name.
-func (s *Service) OwnLists() map[string]string {
-	lists := map[string]string{}
-	for name := range s.cfg.Own {
-		lists[name] = s.servers[name].Pin
-	}
-	return lists
-}
+func (s *Service) OwnLists() map[string]string { return s.own }
 
 func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {
 	c, list, err := connect(ctx, p, nil)

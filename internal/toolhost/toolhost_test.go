@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -362,18 +364,18 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// An embedding program's own server needs no ceiling. Its list is stored for a replay, which does not have the program.
+// An embedding program's own server needs no ceiling. A replay, and a replay of that, do without the program.
 func TestOwnServer(t *testing.T) {
 	own := sdk.NewServer(&sdk.Implementation{Name: "own"}, nil)
-	double := func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
-		return nil, text{in.Text + in.Text}, nil
-	}
-	sdk.AddTool(own, &sdk.Tool{Name: "double"}, double)
+	sdk.AddTool(own, &sdk.Tool{Name: "double"},
+		func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
+			return nil, text{in.Text + in.Text}, nil
+		})
 	log := []Call{}
-	cfg := Config{Own: map[string]*sdk.Server{"app": own}, Lists: Store(t.TempDir()), OwnLists: Store(t.TempDir()),
-		Redact: func(text []byte) ([]byte, bool) { return text, false }, Log: func(c Call) { log = append(log, c) }}
-	calls := func(cfg Config, lists map[string]string) {
+	calls := func(cfg Config) (lists map[string]string) {
 		t.Helper()
+		cfg.Redact = func(text []byte) ([]byte, bool) { return text, false }
+		cfg.Log = func(c Call) { log = append(log, c) }
 		service, err := Open(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -387,26 +389,25 @@ func TestOwnServer(t *testing.T) {
 		if got := r.send(t, "POST", "/call/app/double", `{"other":1}`); !strings.Contains(got, `"arguments"`) {
 			t.Errorf("wrong arguments: %s", got)
 		}
-		if got := service.OwnLists(); len(got) != len(lists) {
-			t.Errorf("lists %v", got)
+		return service.OwnLists()
+	}
+	record := Store(t.TempDir())
+	lists := calls(Config{Own: map[string]*sdk.Server{"app": own}, OwnLists: record})
+	for range 2 {
+		next := Store(t.TempDir())
+		again := calls(Config{Recorded: slices.Clone(log), RecordedOwn: lists, RecordedLists: record, OwnLists: next})
+		if !maps.Equal(again, lists) {
+			t.Errorf("a replay has the lists %v, want %v", again, lists)
 		}
+		record = next
 	}
-	calls(cfg, map[string]string{"app": "any"})
-	again := Config{Lists: cfg.Lists, OwnLists: cfg.OwnLists, Redact: cfg.Redact, Log: cfg.Log, Recorded: log}
-	server := policy.OwnToolServer("app")
-	sdk.AddTool(own, &sdk.Tool{Name: "later"}, double)
-	list, err := openOwn(t.Context(), "app", own)
-	if err != nil {
-		t.Fatal(err)
+	p, _ := newServer(t)
+	p.Name = "app"
+	cfg := Config{Servers: []*policy.ToolServer{p}, Lists: Store(t.TempDir()), RecordedOwn: lists, RecordedLists: record,
+		OwnLists: Store(t.TempDir())}
+	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "a server of the ceiling, too") {
+		t.Errorf("a replay beside a server of that name: %v", err)
 	}
-	list.close()
-	matches, err := os.ReadDir(string(cfg.OwnLists))
-	if err != nil || len(matches) != 1 {
-		t.Fatal(matches, err)
-	}
-	server.Pin = "sha256:" + strings.TrimSuffix(matches[0].Name(), ".json")
-	again.Servers = []*policy.ToolServer{server}
-	calls(again, nil)
 }
 
 // A name that code can't import, no server, and a name that the ceiling has too are refused, and nothing keeps running.
