@@ -17,7 +17,7 @@ from ._async._client import AsyncClient
 from ._async._files import AsyncFiles, AsyncValues
 from ._async._runs import AsyncArtifact, AsyncRun, AsyncRunResult
 from ._async._sessions import AsyncSession, AsyncTask
-from ._errors import ApiError, BusyError, CodeError, NotFoundError, ServerError, TokenError, UnitaskError
+from ._errors import ApiError, BusyError, CodeError, NotFoundError, ServerError, TokenError, TooLargeError, UnitaskError
 from ._models import Denial, FileInfo, Hint, Image, Question, RunSummary
 from ._results import Result
 from ._server import LocalServer, url_of
@@ -60,6 +60,7 @@ __all__ = [
     "SessionResult",
     "Task",
     "TokenError",
+    "TooLargeError",
     "UnitaskError",
     "Values",
     "run",

@@ -16,6 +16,10 @@ class ServerError(UnitaskError):
     """The server could not be found, started or reached."""
 
 
+class TooLargeError(UnitaskError):
+    """What the code left is larger than the caller wants to read."""
+
+
 class CodeError(UnitaskError):
     """Code did not end with exit code 0. ``Result.check`` raises it."""
 

@@ -43,9 +43,9 @@ class AsyncFiles:
     def __init__(self, http: AsyncHTTP, session: str) -> None:
         self._http, self._at = http, path_of("sessions", session)
 
-    async def read(self, path: str, *, user: str | None = None) -> bytes:
-        """Returns a file's bytes. NotFoundError: there is no such file."""
-        return (await self._http.send("GET", self._at + "/files", params={"path": path, "user": user})).content
+    async def read(self, path: str, *, user: str | None = None, limit: int | None = None) -> bytes:
+        """Returns a file's bytes. NotFoundError: there is no such file. TooLargeError: it has more than ``limit``."""
+        return await self._http.fetch(self._at + "/files", {"path": path, "user": user}, limit)
 
     async def read_text(self, path: str, *, user: str | None = None) -> str:
         """Returns a file's text. UnicodeDecodeError: the file is not UTF-8."""

@@ -97,13 +97,13 @@ class AsyncRun:
         """Returns the run's request, its grants, and how it ended."""
         return await self._http.get(_models.Run, path_of("runs", self.id))
 
-    async def stdout(self) -> bytes:
-        """Returns the run's standard output so far."""
-        return (await self._http.send("GET", path_of("runs", self.id, "stdout"))).content
+    async def stdout(self, limit: int | None = None) -> bytes:
+        """Returns the run's standard output so far. TooLargeError: it has more than ``limit`` bytes."""
+        return await self._http.fetch(path_of("runs", self.id, "stdout"), limit=limit)
 
-    async def stderr(self) -> bytes:
-        """Returns the run's standard error so far."""
-        return (await self._http.send("GET", path_of("runs", self.id, "stderr"))).content
+    async def stderr(self, limit: int | None = None) -> bytes:
+        """Returns the run's standard error so far. TooLargeError: it has more than ``limit`` bytes."""
+        return await self._http.fetch(path_of("runs", self.id, "stderr"), limit=limit)
 
     async def netlog(self) -> str:
         """Returns the log of the run's network requests: a JSON object in each line."""

@@ -45,9 +45,9 @@ class Files:
     def __init__(self, http: HTTP, session: str) -> None:
         self._http, self._at = http, path_of("sessions", session)
 
-    def read(self, path: str, *, user: str | None = None) -> bytes:
-        """Returns a file's bytes. NotFoundError: there is no such file."""
-        return (self._http.send("GET", self._at + "/files", params={"path": path, "user": user})).content
+    def read(self, path: str, *, user: str | None = None, limit: int | None = None) -> bytes:
+        """Returns a file's bytes. NotFoundError: there is no such file. TooLargeError: it has more than ``limit``."""
+        return self._http.fetch(self._at + "/files", {"path": path, "user": user}, limit)
 
     def read_text(self, path: str, *, user: str | None = None) -> str:
         """Returns a file's text. UnicodeDecodeError: the file is not UTF-8."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from .._errors import ServerError, error_of
+from .._errors import ServerError, TooLargeError, error_of
 from .._server import local_address, started, token_of, url_of
 from .._wire import Event, EventReader, in_place
 
@@ -140,6 +140,18 @@ class HTTP:
                 yield answer
         except httpx.TransportError as err:
             raise ServerError(f"the connection to {url} broke: {err or type(err).__name__}") from err
+
+    def fetch(self, path: str, params: Mapping[str, Any] | None = None, limit: int | None = None) -> bytes:
+        """Returns an answer's bytes. TooLargeError: they are more than ``limit``."""
+        if limit is None:
+            return (self.send("GET", path, params=params)).content
+        data = bytearray()
+        with self.stream(path, params) as answer:
+            for part in answer.iter_bytes():
+                data += part
+                if len(data) > limit:
+                    raise TooLargeError(f"there are more than {limit} bytes")
+        return bytes(data)
 
     def events(self, path: str, params: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Event]:
         """Yields the server-sent events after a number, until the server ends the stream. Connects again if needed."""

@@ -98,13 +98,13 @@ class Run:
         """Returns the run's request, its grants, and how it ended."""
         return self._http.get(_models.Run, path_of("runs", self.id))
 
-    def stdout(self) -> bytes:
-        """Returns the run's standard output so far."""
-        return (self._http.send("GET", path_of("runs", self.id, "stdout"))).content
+    def stdout(self, limit: int | None = None) -> bytes:
+        """Returns the run's standard output so far. TooLargeError: it has more than ``limit`` bytes."""
+        return self._http.fetch(path_of("runs", self.id, "stdout"), limit=limit)
 
-    def stderr(self) -> bytes:
-        """Returns the run's standard error so far."""
-        return (self._http.send("GET", path_of("runs", self.id, "stderr"))).content
+    def stderr(self, limit: int | None = None) -> bytes:
+        """Returns the run's standard error so far. TooLargeError: it has more than ``limit`` bytes."""
+        return self._http.fetch(path_of("runs", self.id, "stderr"), limit=limit)
 
     def netlog(self) -> str:
         """Returns the log of the run's network requests: a JSON object in each line."""
