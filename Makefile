@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api cover soak check build vendor image setup bench compare picture dist install clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api adapters cover soak check build vendor image setup bench compare picture dist install clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -113,6 +113,11 @@ e2b: image
 # Python with venv, and PyPI. APIFLAGS="-examples 100 -seed 2" asks more.
 api: image
 	$(GO) run ./hack/api $(APIFLAGS)
+
+# The client libraries' adapters, with published frameworks for agents and real machines. The host needs Python with
+# venv, and PyPI. ADAPTERSFLAGS="-only inspect_ai" tests one.
+adapters: image
+	$(GO) run ./hack/adapters $(ADAPTERSFLAGS)
 
 # The client libraries: their generated parts, types, style, and tests with real machines. make test has it, too.
 clients: image

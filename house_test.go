@@ -62,7 +62,7 @@ var floors = [][]string{
 	{"fleet/embedded"},
 	{"cli"},
 	{"cli/unitask", "clients",
-		"hack/api", "hack/attack", "hack/bench", "hack/browser", "hack/compare", "hack/conformance", "hack/cover",
+		"hack/adapters", "hack/api", "hack/attack", "hack/bench", "hack/browser", "hack/compare", "hack/conformance", "hack/cover",
 		"hack/dist", "hack/e2b", "hack/escapes",
 		"hack/fidelity", "hack/fleet", "hack/limits", "hack/lock",
 		"hack/packages", "hack/picture", "hack/report", "hack/seccomp", "hack/soak"},
