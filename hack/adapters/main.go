@@ -115,9 +115,10 @@ func (f framework) run(ctx context.Context, venv, bin string, args []string) (fa
 	tests := "tests/adapters/test_" + f.Name + ".py"
 	for _, args := range [][]string{
 		{"mypy", "--cache-dir", filepath.Join(venv, "mypy"), "--follow-imports=silent",
-			"--allow-subclassing-any", "--allow-untyped-decorators", "src/unitask/adapters/" + f.Name + ".py", tests},
-		append([]string{"pytest", "-q", "-p", "no:cacheprovider", "--junitxml=" + filepath.Join(venv, "report.xml"), tests},
-			args...),
+			"--allow-subclassing-any", "--allow-untyped-decorators",
+			"src/unitask/adapters/" + f.Name + ".py", tests},
+		append([]string{"pytest", "-q", "-p", "no:cacheprovider", "--junitxml=" + filepath.Join(venv, "report.xml"),
+			tests}, args...),
 	} {
 		cmd := command(ctx, filepath.Join(venv, "bin", "python"), append([]string{"-m"}, args...)...)
 		cmd.Dir, cmd.Stdout = library, os.Stderr

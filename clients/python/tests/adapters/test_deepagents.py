@@ -16,7 +16,6 @@ import unitask
 from unitask.adapters import deepagents as adapter
 from unitask.adapters.deepagents import UnitaskSandbox
 
-
 # These tests expect relative paths of glob, and a write that does not replace a file. BaseSandbox of the tested version
 # does otherwise, whatever the backend.
 UPSTREAM = {
