@@ -1,10 +1,12 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -12,9 +14,10 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/policy"
 )
 
-// Background commands, and waiting for them.
+// Commands and code in the background, and waiting for them.
 
 // Limits of a wait, in seconds: clients give up after 60.
 const (
@@ -37,7 +40,7 @@ type waitArgs struct {
 }
 
 var waitDescriptions = map[string]string{
-	"run":         "the run's id, which session_command with background gives",
+	"run":         "the run's id, which a call with background gives",
 	"afterSeq":    "the seq of the last answer: what it had printed until then is left out",
 	"waitSeconds": "how long to wait for its end; 20 if not given, 0 for not at all",
 	"maxOutput":   aboutMaxOutput,
@@ -46,7 +49,7 @@ var waitDescriptions = map[string]string{
 // waitResult is the state of a background command.
 type waitResult struct {
 	Run       string    `json:"run"`
-	Session   string    `json:"session"`
+	Session   string    `json:"session,omitempty"`
 	Outcome   string    `json:"outcome" jsonschema:"running, or how it ended"`
 	ExitCode  *int      `json:"exitCode,omitempty"`
 	Error     string    `json:"error,omitempty"`
@@ -57,14 +60,14 @@ type waitResult struct {
 	Total     int64     `json:"total"`               // bytes that it has printed, on both
 	Truncated bool      `json:"truncated,omitempty"` // it has printed more than is kept
 	Resource  string    `json:"resource" jsonschema:"all of its stdout; also with stderr in place of stdout"`
-	ExpiresAt time.Time `json:"expiresAt"` // the end of the session, which is its end
+	ExpiresAt time.Time `json:"expiresAt,omitzero"` // the end of the session, which is its end
 }
 
 func (s *Server) addWait() {
 	no := false
 	addTool(s, &sdk.Tool{
-		Name: "wait_command", Title: "Wait for a command",
-		Description: "Wait for the end of a command that session_command left in the background. Returns what it has " +
+		Name: "wait_command", Title: "Wait for a run in the background",
+		Description: "Wait for the end of what run_code or session_command left in the background. Returns what it has " +
 			"printed since afterSeq, at its end or after waitSeconds.",
 		InputSchema: inputSchema[waitArgs](waitDescriptions, func(p map[string]*jsonschema.Schema) {
 			p["waitSeconds"].Minimum, p["waitSeconds"].Maximum = float(0), float(maxWait)
@@ -106,15 +109,18 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 
 // errNoRun is the answer for a run that never existed, is another caller's, or belongs to an ended session.
 var errNoRun = errors.New(
-	"is no command in the background of a session of yours that lives; inspect_run has those that are over")
+	"is not in the background, or its session has ended; inspect_run has those that are over")
 
 func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, any, error) {
+	caller := s.caller(req.Extra)
+	if r := s.rounds.detached(in.Run, caller.Name); r != nil {
+		return s.waitRun(ctx, caller, req, r, in)
+	}
 	none := fmt.Errorf("run %.80q %w", in.Run, errNoRun)
 	rec, err := s.rt.Runs().Get(in.Run)
 	if err != nil || rec.Session == "" {
 		return nil, nil, none
 	}
-	caller := s.caller(req.Extra)
 	of, err := s.held.find(rec.Session, caller.Name)
 	if err != nil {
 		return nil, nil, none
@@ -213,4 +219,130 @@ func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResu
 	if res.Outcome == unitask.OutcomeExited {
 		out.ExitCode = &res.ExitCode
 	}
+}
+
+// runPatience bounds how long a call waits for the record of its run in the background. Packages may be installed
+// first.
+const runPatience = 20 * time.Second
+
+// errManyBehind means that a caller has too much in the background.
+var errManyBehind = &LimitError{Limit: "background", Most: callersTasks,
+	Text: fmt.Sprintf("%d runs are in the background, or their results wait: wait_command fetches them", callersTasks)}
+
+// runBehind starts a run that outlives its call. The call returns when the run has a record, or has ended.
+func (s *Server) runBehind(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs,
+	run unitask.Request) (*sdk.CallToolResult, *ran, error) {
+	made, begun := make(chan *round, 1), make(chan struct{})
+	asks := canAsk(caller, req)
+	r := s.rounds.begin(ctx, caller.Name, callOf(req), s.alone(caller, func(life context.Context, ask asker) (
+		*sdk.CallToolResult, any, error) {
+		r := <-made
+		first := sync.OnceFunc(func() { close(begun) })
+		l := &live{ctx: life, req: req, done: make(chan struct{}), kept: &r.output, onRun: func(id string) {
+			r.named(id)
+			first()
+		}}
+		if !asks {
+			ask = nil
+		}
+		return s.runNow(life, l, caller, req, in, run, ask.approver())
+	}))
+	made <- r
+	if !s.rounds.detach(r) {
+		r.stop()
+		return nil, nil, errManyBehind
+	}
+	late := time.NewTimer(runPatience)
+	defer late.Stop()
+	select {
+	case <-begun:
+	case <-late.C:
+	case <-ctx.Done(): // its client does not learn how to find it
+		r.stop()
+		return nil, nil, context.Cause(ctx)
+	case <-r.done:
+		s.rounds.drop(r)
+		res, _ := r.res.(*ran)
+		return r.out, res, r.err
+	}
+	id := cmp.Or(r.record(), r.id)
+	text := fmt.Sprintf("run %s goes on in the background: wait_command has what it prints, and its result", id)
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}},
+		&ran{RunID: id, Outcome: running, Policy: ranPolicy{Denials: []policy.Denial{}}}, nil
+}
+
+// named receives the id of the run's record.
+func (r *round) named(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runID = id
+}
+
+// waitRun waits for the end of a run in the background, or until it has printed enough. It asks the waiting call's user
+// what the run wants.
+func (s *Server) waitRun(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, r *round,
+	in waitArgs) (*sdk.CallToolResult, any, error) {
+	if answered, ok := req.Params.InputResponses[roundInput].(*sdk.ElicitResult); ok {
+		r.answer(req.Params.RequestState, verdict(answered, nil))
+	}
+	seconds, most := float64(usualWait), usualShown
+	if in.WaitSeconds != nil {
+		seconds = *in.WaitSeconds
+	}
+	if in.MaxOutput != nil {
+		most = *in.MaxOutput
+	}
+	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	for {
+		if q := r.first(); q != nil && canAsk(caller, req) {
+			if inRounds(caller, req) {
+				return &sdk.CallToolResult{RequestState: q.state,
+					InputRequests: sdk.InputRequestMap{roundInput: q.form()}}, nil, nil
+			}
+			r.answer(q.state, askerOf(ctx, caller, req)(ctx, q.form))
+		}
+		_, _, end := r.output.Since(in.AfterSeq)
+		if r.ended() || !time.Now().Before(until) || most >= leastShown && end-in.AfterSeq >= int64(most) {
+			return s.gathered(r, in, most)
+		}
+		select {
+		case <-r.done:
+		case <-time.After(min(gatherPeriod, time.Until(until))):
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		case <-s.ctx.Done():
+			return nil, nil, errClosing
+		}
+	}
+}
+
+// gathered returns the state of a run in the background. At its end that is run_code's own result.
+func (s *Server) gathered(r *round, in waitArgs, most int) (*sdk.CallToolResult, any, error) {
+	over := r.ended()
+	text, lost, seq := r.output.Since(in.AfterSeq)
+	out := waitResult{Run: in.Run, Outcome: running, Seq: seq, Lost: lost, Total: seq}
+	if id := r.record(); id != "" {
+		out.Resource = partURI(id, "stdout")
+	}
+	if !over { // an incomplete character is part of the next answer
+		whole := bounded.Whole(text)
+		out.Seq -= int64(len(text) - whole)
+		text = text[:whole]
+	}
+	shown := stream{live: &live{}, most: most}
+	_, _ = shown.Write(text)
+	out.Output, out.Shown = shown.shown(most, "the resources have them")
+	if !over {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, &out, nil
+	}
+	res, _ := r.res.(*ran)
+	if r.err != nil || res == nil {
+		return nil, nil, r.err
+	}
+	out.Outcome, out.Error, out.Truncated = string(res.Outcome), res.Error, res.Truncated
+	if res.Outcome == unitask.OutcomeExited {
+		out.ExitCode = &res.ExitCode
+	}
+	said := *r.out
+	return &said, &out, nil
 }

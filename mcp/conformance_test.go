@@ -461,6 +461,18 @@ func TestConformance(t *testing.T) {
 	}
 	t.Run("2026-07-28", func(t *testing.T) { suite(t, newest, withFixtures(t), "--requirements", "2026-07-28") })
 	t.Run("2025-11-25", func(t *testing.T) { suite(t, older, withFixtures(t), "--spec-version", "2025-11-25") })
+	t.Run("tasks", func(t *testing.T) {
+		s := newServer(t, rt, mcp.Options{})
+		taskFixtures(s)
+		url := serve(t, s, mcp.HTTPOptions{}) + "/mcp"
+		for _, scenario := range []string{"lifecycle", "capability-negotiation", "wire-fields", "request-state-removal",
+			"mrtr-input", "request-headers", "dispatch-and-envelope", "required-task-error", "mrtr-composition"} {
+			t.Run(scenario, func(t *testing.T) {
+				t.Parallel()
+				suite(t, newest, url, "--scenario", "tasks-"+scenario)
+			})
+		}
+	})
 	t.Run("the real server", func(t *testing.T) {
 		url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}) + "/mcp"
 		for _, scenario := range []string{"tools-list", "dns-rebinding-protection", "caching", "http-header-validation",

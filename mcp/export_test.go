@@ -265,3 +265,33 @@ func AddHostCommands(s *Server) { s.addHostCommands() }
 
 // AddHostFiles adds host_files, as ServeStdio does.
 func AddHostFiles(s *Server) { s.addHostFiles() }
+
+// Ask asks a task's client, and returns its user's answer.
+type Ask = func(context.Context, *sdk.ElicitParams) unitask.Verdict
+
+// AddTaskTool adds a tool whose calls end with a task at once, if their client takes tasks. Other calls wait.
+func AddTaskTool(s *Server, name string,
+	run func(context.Context, *sdk.CallToolRequest, Ask) (*sdk.CallToolResult, error)) {
+	s.sdk.AddTool(&sdk.Tool{Name: name, Description: "a test's", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			slot := taskOf(ctx)
+			if slot == nil {
+				return run(ctx, req, nil)
+			}
+			slot.after = 0
+			res, _, err := s.round(ctx, s.caller(req.Extra), req, func(life context.Context, ask asker) (*sdk.CallToolResult,
+				any, error) {
+				res, err := run(life, req, func(ctx context.Context, form *sdk.ElicitParams) unitask.Verdict {
+					return ask(ctx, func() *sdk.ElicitParams { return form })
+				})
+				return res, nil, err
+			})
+			return res, err
+		})
+}
+
+// MissingTasks is the error for a client without tasks.
+func MissingTasks() error { return missingTasks() }
+
+// CallersTasks bounds the tasks of one caller.
+const CallersTasks = callersTasks

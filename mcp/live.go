@@ -9,6 +9,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/tail"
 )
 
 // live sends a client the code's output while it runs. If the call has a progress token, it sends progress
@@ -29,6 +30,9 @@ type live struct {
 	wake    chan struct{}
 	done    chan struct{}
 	ended   chan struct{} // closed when everything was sent; nil if nothing is
+
+	kept  *tail.Buffer    // gets the output, too; may be nil
+	onRun func(id string) // is told the record's id, if it is not nil
 }
 
 // Limits of progress notifications.

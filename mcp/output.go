@@ -29,6 +29,9 @@ type stream struct {
 
 func (s *stream) Write(p []byte) (int, error) {
 	written := len(p)
+	if s.live.kept != nil {
+		_, _ = s.live.kept.Write(p)
+	}
 	s.rest = s.live.add(s.rest, p)
 	s.total += int64(written)
 	n := min(len(p), s.most-len(s.head))

@@ -58,6 +58,9 @@ func (p *Progress) of(caller unitask.Caller, l *live, hide hider) (events func(u
 		if l == nil {
 			return
 		}
+		if l.onRun != nil && e.RunID != "" {
+			l.onRun(e.RunID)
+		}
 		switch e.Kind {
 		case unitask.EventStarted:
 			done()

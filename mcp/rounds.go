@@ -6,35 +6,39 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/tail"
 )
 
-// A client of revision 2026-07-28 is not asked in the middle of a call. Instead the call ends with the question
-// (input_required), and is made again with the answer. So its run outlives the call. Its machine is stopped
-// meanwhile, at most as long as a question is open.
+// Some runs outlive their calls. A client of revision 2026-07-28 is not asked in the middle of a call. Instead the call
+// ends with the question (input_required), and is made again with the answer. The machine is stopped meanwhile, at most
+// as long as a question is open. A call may also end with a task (tasks.go), or leave its run in the background.
 
 const (
 	roundKept  = time.Minute // how long the result of a run is kept for a client that has not returned
 	roundInput = "approval"  // the name of the requested input
 )
 
-// rounds are the runs whose calls have ended with a question, or may.
+// rounds are the runs whose calls have ended before them, or may.
 type rounds struct {
 	mu   sync.Mutex
-	open map[string]*round // by the first part of a request's state
+	open map[string]*round // by id, which is the first part of a request's state
 }
 
 // round is one such run.
 type round struct {
 	id, caller string
 	call       [sha256.Size]byte // of the tool and its arguments, which the repeated call must have, too
-	expiry     *time.Timer       // valid when done is closed
+	began      time.Time
 	cancel     context.CancelFunc
 	news       chan struct{} // there is a question
 	done       chan struct{} // closed when the run has ended, with these:
@@ -42,9 +46,16 @@ type round struct {
 	res        any
 	err        error
 
-	mu      sync.Mutex
-	waits   bool           // a call waits for it
-	pending *roundQuestion // an open question without an answer
+	mu        sync.Mutex
+	waits     bool             // a call waits for it
+	pending   []*roundQuestion // open questions without an answer
+	kept      time.Duration    // how long its result is kept
+	expiry    *time.Timer      // ends that time; nil before the run has ended
+	detached  bool             // its client asks for its state: it is a task, or in the background
+	cancelled bool             // its client has cancelled it
+	changed   time.Time        // the last change of its state
+	runID     string           // of its record, "" before it has one
+	output    tail.Buffer      // what it has printed in the background
 }
 
 type roundQuestion struct {
@@ -60,6 +71,21 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 
 type runWith func(ctx context.Context, ask asker) (*sdk.CallToolResult, any, error)
 
+// alone is a run in a goroutine of its own, where a panic would end the server: it is the run's error. Other errors are
+// those that the caller may see.
+func (s *Server) alone(caller unitask.Caller, run runWith) runWith {
+	return func(ctx context.Context, ask asker) (out *sdk.CallToolResult, res any, err error) {
+		defer func() {
+			if what := recover(); what != nil {
+				s.opts.Log.Error("panic", "what", what, "stack", string(debug.Stack()))
+				err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+		}()
+		out, res, err = run(ctx, ask)
+		return out, res, s.tell(caller, err)
+	}
+}
+
 // round begins a run, or continues the one that a call answers, and returns its result or its question.
 func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest,
 	run runWith) (*sdk.CallToolResult, any, error) {
@@ -73,8 +99,9 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 			r.answer(state, verdict(answered, nil))
 		}
 	} else {
-		r = s.rounds.begin(ctx, caller.Name, callOf(req), run)
+		r = s.rounds.begin(ctx, caller.Name, callOf(req), s.alone(caller, run))
 	}
+	late := taskOf(ctx).timer()
 	for {
 		if q := r.question(); q != nil {
 			return &sdk.CallToolResult{RequestState: q.state,
@@ -82,6 +109,13 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 		}
 		select {
 		case <-r.news:
+			continue
+		case <-late:
+			if s.rounds.detach(r) {
+				taskOf(ctx).made = r
+				return nil, nil, errTask
+			}
+			late = nil
 			continue
 		case <-ctx.Done():
 			r.cancel()
@@ -104,8 +138,10 @@ func callOf(req *sdk.CallToolRequest) [sha256.Size]byte {
 
 func (all *rounds) begin(ctx context.Context, caller string, call [sha256.Size]byte, run runWith) *round {
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &round{id: rand.Text(), caller: caller, call: call, cancel: cancel, waits: true,
-		news: make(chan struct{}, 1), done: make(chan struct{})}
+	now := time.Now()
+	r := &round{id: rand.Text(), caller: caller, call: call, began: now, changed: now, kept: roundKept, cancel: cancel,
+		waits: true, news: make(chan struct{}, 1), done: make(chan struct{}),
+		output: tail.Buffer{Size: unitask.MaxKeptOutput}}
 	all.mu.Lock()
 	if all.open == nil {
 		all.open = map[string]*round{}
@@ -115,7 +151,10 @@ func (all *rounds) begin(ctx context.Context, caller string, call [sha256.Size]b
 	go func() {
 		defer cancel()
 		r.out, r.res, r.err = run(live, r.ask)
-		r.expiry = time.AfterFunc(roundKept, func() { all.drop(r) })
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.changed = time.Now()
+		r.expiry = time.AfterFunc(r.kept, func() { all.drop(r) })
 		close(r.done)
 	}()
 	return r
@@ -145,27 +184,40 @@ func (all *rounds) find(state, caller string, call [sha256.Size]byte) (*round, e
 // drop forgets a run that has ended.
 func (all *rounds) drop(r *round) {
 	<-r.done
+	r.mu.Lock()
 	r.expiry.Stop()
+	r.mu.Unlock()
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	delete(all.open, r.id)
 }
 
-// question returns the open question, with which the waiting call ends.
+// question returns the first open question, with which the waiting call ends.
 func (r *round) question() *roundQuestion {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.pending != nil {
+	q := r.first()
+	if q != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.waits = false
 	}
-	return r.pending
+	return q
+}
+
+// first returns the first open question.
+func (r *round) first() *roundQuestion {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.pending) == 0 {
+		return nil
+	}
+	return r.pending[0]
 }
 
 // ask asks the client at the end of the waiting call, or of the next one, as long as the question is open.
 func (r *round) ask(ctx context.Context, form func() *sdk.ElicitParams) unitask.Verdict {
 	asked := &roundQuestion{form, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
 	r.mu.Lock()
-	r.pending = asked
+	r.pending, r.changed = append(r.pending, asked), time.Now()
 	r.mu.Unlock()
 	select {
 	case r.news <- struct{}{}:
@@ -178,9 +230,7 @@ func (r *round) ask(ctx context.Context, form func() *sdk.ElicitParams) unitask.
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending == asked { // another question may be open by now
-		r.pending = nil
-	}
+	r.close(asked.state)
 	return ""
 }
 
@@ -189,10 +239,20 @@ func (r *round) ask(ctx context.Context, form func() *sdk.ElicitParams) unitask.
 func (r *round) answer(state string, said unitask.Verdict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending != nil && r.pending.state == state {
-		r.pending.answer <- said
-		r.pending = nil
+	if q := r.close(state); q != nil {
+		q.answer <- said
 	}
+}
+
+// close returns the open question of a state, which is not open any more, or nil. The caller holds the lock.
+func (r *round) close(state string) *roundQuestion {
+	i := slices.IndexFunc(r.pending, func(q *roundQuestion) bool { return q.state == state })
+	if i < 0 {
+		return nil
+	}
+	q := r.pending[i]
+	r.pending, r.changed = slices.Delete(r.pending, i, i+1), time.Now()
+	return q
 }
 
 // elicitation returns the form that a client shows its user.

@@ -42,6 +42,7 @@ type runArgs struct {
 	Secrets        []string          `json:"secrets,omitempty"`
 	Tools          []string          `json:"tools,omitempty"`
 	Session        string            `json:"session,omitempty"`
+	Background     bool              `json:"background,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
 	MemoryMB       int               `json:"memoryMb,omitempty"`
 	MaxProcesses   int               `json:"maxProcesses,omitempty"`
@@ -82,6 +83,7 @@ var runDescriptions = map[string]string{
 	"session": "new starts a session, a machine that keeps variables and files for the calls that name its id here " +
 		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
 		"after the call",
+	"background":     "do not wait: wait_command has the result",
 	"timeoutSeconds": "time limit of this code in seconds; 60 if not given",
 	"maxOutput":      aboutMaxOutput,
 	"memoryMb":       "memory of the machine in MiB; 512 if not given, 128 at least",
@@ -108,9 +110,18 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		return nil, nil, err
 	}
 	s.askFirst(caller, req, &run)
-	if inRounds(caller, req) {
+	asks := inRounds(caller, req)
+	switch {
+	case in.Background && in.Session != "":
+		return nil, nil, errors.New("background does not go with session: session_command leaves commands in the background")
+	case in.Background:
+		return s.runBehind(ctx, caller, req, in, run)
+	case asks || taskOf(ctx) != nil:
 		out, res, err := s.round(ctx, caller, req, func(live context.Context, ask asker) (*sdk.CallToolResult, any,
 			error) {
+			if !asks {
+				ask = nil
+			}
 			return s.runNow(live, newLive(ctx, req), caller, req, in, run, ask.approver())
 		})
 		result, _ := res.(*ran)

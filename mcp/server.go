@@ -151,12 +151,14 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 				return nil
 			},
 			Capabilities: &sdk.ServerCapabilities{
-				Logging: &sdk.LoggingCapabilities{}, //lint:ignore SA1019 for clients of older revisions
-				Prompts: &sdk.PromptCapabilities{ListChanged: true},
+				Logging:    &sdk.LoggingCapabilities{}, //lint:ignore SA1019 for clients of older revisions
+				Prompts:    &sdk.PromptCapabilities{ListChanged: true},
+				Extensions: map[string]any{tasksExtension: map[string]any{}},
 			},
 		})
 	s.sdk.AddReceivingMiddleware(s.recovered, s.countAnswers)
 	s.addTools()
+	s.addTasks()
 	s.addResources()
 	s.addPrompts()
 	return s, nil

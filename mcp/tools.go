@@ -17,6 +17,7 @@ func (s *Server) addTools() {
 	code := inputSchema[runArgs](runDescriptions, func(p map[string]*jsonschema.Schema) {
 		if !s.rt.HasSessions() {
 			delete(p, "session")
+			delete(p, "background")
 		}
 		if len(s.opts.Ceiling.ToolServers()) == 0 {
 			delete(p, "tools")
@@ -51,7 +52,7 @@ func (s *Server) addTools() {
 		OutputSchema: outputSchema[ran](map[string]string{
 			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}",
 			"outcome": "exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did " +
-				"not come back), cancelled, crashed, failed, busy (nothing ran), lost (it may have had effects)",
+				"not come back), cancelled, crashed, failed, busy (nothing ran), lost (it may have had effects), running",
 			"exitCode":  "the code's own when outcome is exited",
 			"cut":       "the streams of which only the beginning and the end are here, and what has all of them",
 			"policy":    "what was asked for and not given",
@@ -102,6 +103,10 @@ func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHand
 		l = l.part()
 		ctx, end := traced(withLease(ctx, l), req)
 		res, out, err := tool(ctx, req, in)
+		if err == errTask {
+			end(nil, nil)
+			return nil, *new(Out), err
+		}
 		if err == nil {
 			err = l.draw(ctx, callSize(res, out), budgetPatience)
 		}

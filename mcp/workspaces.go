@@ -397,6 +397,10 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 	if in.Op == "end" {
 		return s.endSession(caller, in.Session)
 	}
+	if r := s.rounds.detached(in.Run, caller.Name); r != nil && in.Op == "stop" && in.Session == "" {
+		r.stop()
+		return nil, s.sessionsOf(caller), nil
+	}
 	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
 		return nil, sessionsResult{}, err

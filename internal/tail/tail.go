@@ -1,7 +1,10 @@
-// Package tail keeps the end of a stream, to give a reason when its writer has ended.
+// Package tail keeps the end of a stream: a reason when its writer has ended, or what a reader has not seen.
 package tail
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Buffer keeps the last Size bytes that are written to it. Its methods may be called at the same time.
 type Buffer struct {
@@ -9,12 +12,14 @@ type Buffer struct {
 
 	mu   sync.Mutex
 	text []byte // up to twice as much, so that bytes move rarely
+	all  int64  // bytes that were written
 }
 
 // Write never fails.
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.all += int64(len(p))
 	b.text = append(b.text, p[max(0, len(p)-b.Size):]...)
 	if len(b.text) > 2*b.Size {
 		b.text = append(b.text[:0], b.end()...)
@@ -29,4 +34,15 @@ func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return string(b.end())
+}
+
+// Since returns the kept bytes after a position. It also returns how many bytes after the position are not kept, and
+// the position of the end. A position behind the end counts as the end.
+func (b *Buffer) Since(after int64) (text []byte, lost, end int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kept := b.end()
+	from := b.all - int64(len(kept))
+	after = max(0, min(after, b.all))
+	return slices.Clone(kept[max(0, after-from):]), max(0, from-after), b.all
 }
