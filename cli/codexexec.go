@@ -43,7 +43,7 @@ files. What changed is then a proposal: unitask apply lists proposals, and appli
 				return err
 			}
 			if !behind {
-				return a.behind(cmd.Context())
+				return a.behind(cmd.Context(), nil)
 			}
 			return a.codexExec(cmd, f, life)
 		},
@@ -68,7 +68,8 @@ func endsWithStarter(stop func()) {
 
 // behind serves in a process of another process group. Codex kills its own child's two seconds after a connection,
 // before the changes have left the machine, and Jupyter does after five. The process ends if this one does.
-func (a *app) behind(ctx context.Context) error {
+// It gets the interrupts that come.
+func (a *app) behind(ctx context.Context, interrupts <-chan struct{}) error {
 	ended, held, err := os.Pipe()
 	if err != nil {
 		return err
@@ -86,11 +87,16 @@ func (a *app) behind(ctx context.Context) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		a.code = unitask.ExitCancelled
-		return nil
+	for running := true; running; {
+		select {
+		case err = <-done:
+			running = false
+		case <-interrupts:
+			_ = cmd.Process.Signal(os.Interrupt)
+		case <-ctx.Done():
+			a.code = unitask.ExitCancelled
+			return nil
+		}
 	}
 	if code := cmd.ProcessState.ExitCode(); code > 0 { // it has said why
 		a.code = code

@@ -206,10 +206,18 @@ files. What changed is then a proposal, as after codex-exec.`,
 			if err := a.readsFolder(); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("project") && !behind { // Jupyter kills a kernel before its changes have left the machine
-				return a.behind(cmd.Context())
+			ctx, stop := context.WithCancel(context.WithoutCancel(cmd.Context())) // SIGINT does not end it
+			defer stop()
+			interrupts := watchSignals(ctx, stop)
+			if behind {
+				go endsWithStarter(stop)
+			} else {
+				go endsWithParent(ctx, stop)
 			}
-			return a.kernel(cmd, f, life, trust, behind, args[0])
+			if cmd.Flags().Changed("project") && !behind { // Jupyter kills a kernel before its changes have left the machine
+				return a.behind(ctx, interrupts)
+			}
+			return a.kernel(ctx, cmd, f, life, args[0], jupyter.Options{TrustOutput: trust, Interrupts: interrupts})
 		},
 	}
 	f.machineFlags(cmd, &life)
@@ -220,7 +228,8 @@ files. What changed is then a proposal, as after codex-exec.`,
 }
 
 // kernel serves a kernel until its end.
-func (a *app) kernel(cmd *cobra.Command, f runFlags, life time.Duration, trust, behind bool, name string) error {
+func (a *app) kernel(ctx context.Context, cmd *cobra.Command, f runFlags, life time.Duration, name string,
+	opts jupyter.Options) error {
 	connection, err := jupyter.ReadConnection(name)
 	if err != nil {
 		return usage(err)
@@ -229,24 +238,17 @@ func (a *app) kernel(cmd *cobra.Command, f runFlags, life time.Duration, trust, 
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(cmd.Context()))
-	defer stop()
-	interrupts := watchSignals(ctx, stop)
-	if behind {
-		go endsWithStarter(stop)
-	} else {
-		go endsWithParent(ctx, stop)
-	}
 	var s *unitask.Session
 	end := func() {}
-	err = jupyter.Serve(ctx, connection, jupyter.Options{Dir: brought.Guest, TrustOutput: trust, Version: version(),
-		Interrupts: interrupts, Start: func(ctx context.Context) (*unitask.Session, error) {
-			started, closes, err := a.ownSession(ctx, cmd, f, "python", "", life)
-			if err == nil {
-				s, end = started, closes
-			}
-			return started, err
-		}})
+	opts.Dir, opts.Version = brought.Guest, version()
+	opts.Start = func(ctx context.Context) (*unitask.Session, error) {
+		started, closes, err := a.ownSession(ctx, cmd, f, "python", "", life)
+		if err == nil {
+			s, end = started, closes
+		}
+		return started, err
+	}
+	err = jupyter.Serve(ctx, connection, opts)
 	defer func() { end() }()
 	if s == nil || brought.Host == "" {
 		return err

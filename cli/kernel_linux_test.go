@@ -63,7 +63,7 @@ func TestKernel(t *testing.T) {
 	c, cmd, errs := kernelIn(t, dir, "--project="+dir)
 	for _, row := range [][2]string{
 		{"x = 40\nprint('out')", "stdout:out\n"}, {"x + 2", "execute_result:map[text/plain:42]"},
-		{"print(open('note.txt').read()); open('note.txt', 'a').write('two\\n'); None", "stdout:one\n\n"},
+		{"print(open('note.txt').read(), end=''); open('note.txt', 'a').write('two\\n'); None", "stdout:one\n"},
 		{"import sys; print('err', file=sys.stderr)", "stderr:err\n"},
 		{"!echo from a shell", "stdout:from a shell\n"},
 		{"def f():\n    return 1 / 0\nf()", "ZeroDivisionError:division by zero"},
@@ -76,12 +76,13 @@ func TestKernel(t *testing.T) {
 			t.Errorf("%s: %.300q, want %q", row[0], shownBy(list), row[1])
 		}
 	}
-	kernelAsks(t, c)
-	c.Send("control", "shutdown_request", map[string]any{})
-	if m := c.Receive("control"); m.Type != "shutdown_reply" {
-		t.Errorf("%v", m)
+	kernelAsks(t, c, cmd.Process)
+	reply, _ := c.Run("import os\nos._exit(3)", nil)
+	if !strings.Contains(fmt.Sprint(reply["evalue"]), "the kernel ended while it ran the code") {
+		t.Errorf("%v", reply)
 	}
-	if err := cmd.Wait(); err != nil || !strings.Contains(errs.String(), "are a proposal: unitask apply change-") {
+	if err := cmd.Wait(); err == nil || !strings.Contains(errs.String(), "the kernel ended") ||
+		!strings.Contains(errs.String(), "are a proposal: unitask apply change-") {
 		t.Errorf("%v %s", err, errs)
 	}
 	if left := machinesOf(t, cmd.Process.Pid); len(left) > 0 {
@@ -90,16 +91,27 @@ func TestKernel(t *testing.T) {
 }
 
 // kernelAsks checks what goes the other way: interrupts, answers to input(), completion, cells that wait.
-func kernelAsks(t *testing.T, c *testjupyter.Client) {
+func kernelAsks(t *testing.T, c *testjupyter.Client, kernel *os.Process) {
 	t.Helper()
-	reply, list := c.Run("print('on', flush=True)\ntry:\n    while True: pass\nfinally: print('end')", func(m testjupyter.Message) {
+	reply, list := c.Run("try:\n    print('on', flush=True)\n    while True: pass\nfinally: print('end')", func(m testjupyter.Message) {
 		if m.Content["text"] == "on\n" {
 			c.Send("control", "interrupt_request", map[string]any{})
 		}
 	})
+	if m := c.Receive("control"); m.Type != "interrupt_reply" {
+		t.Errorf("%v", m)
+	}
 	if reply["status"] != "error" || !strings.Contains(shownBy(list), "stdout:end\n") ||
 		!strings.Contains(shownBy(list), "KeyboardInterrupt:") {
 		t.Errorf("an interrupt: %v %q", reply, shownBy(list))
+	}
+	reply, _ = c.Run("print('on', flush=True)\nimport time; time.sleep(100)", func(m testjupyter.Message) {
+		if m.Content["text"] == "on\n" {
+			_ = kernel.Signal(os.Interrupt) // as jupyter console does
+		}
+	})
+	if reply["ename"] != "KeyboardInterrupt" {
+		t.Errorf("SIGINT: %v", reply)
 	}
 	id := c.Send("shell", "execute_request", map[string]any{"code": "print(input('name? '))", "allow_stdin": true,
 		"user_expressions": map[string]string{"x": "x", "no": "nope"}})
@@ -134,18 +146,26 @@ func kernelAsks(t *testing.T, c *testjupyter.Client) {
 	}
 }
 
-// A kernel whose Python ends says so and ends, as does one without its parent, or with a wrong file.
+// A kernel ends with its parent, and does not start with a wrong file.
 func TestKernelEnds(t *testing.T) {
 	if _, out := kernelFails(t, "no-such-file"); !strings.Contains(out, "connection file no-such-file") {
 		t.Error(out)
 	}
-	c, cmd, errs := kernelIn(t, t.TempDir(), "--memory", "256")
-	reply, _ := c.Run("import os\nos._exit(3)", nil)
-	if !strings.Contains(fmt.Sprint(reply["evalue"]), "the kernel ended while it ran the code") {
+	name, content := testjupyter.File(t)
+	kernel := unitaskIn(t, t.TempDir(), "kernel", "run", "--image", "nosuch", name)
+	cmd := exec.Command("sh", append([]string{"-c", `"$@" & wait`, "sh"}, kernel.Args...)...)
+	cmd.Env = kernel.Env
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := testjupyter.Connect(t, content)
+	if reply, _ := c.Run("1", nil); !strings.Contains(fmt.Sprint(reply["evalue"]), "did not start") {
 		t.Errorf("%v", reply)
 	}
-	if err := cmd.Wait(); err == nil || !strings.Contains(errs.String(), "the kernel ended") {
-		t.Errorf("%v %s", err, errs)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if !c.Closed("hb") {
+		t.Error("it outlives its parent")
 	}
 }
 

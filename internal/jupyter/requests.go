@@ -73,7 +73,7 @@ func (s *server) execute(m *message) error {
 	}
 	content["execution_count"] = count
 	if content["status"] == "error" && isTrue(in.StopOnError) {
-		defer s.abort()
+		s.abort()
 	}
 	s.reply(s.shell, m, content)
 	if fails != nil {
@@ -82,24 +82,12 @@ func (s *server) execute(m *message) error {
 	return err
 }
 
-// abort answers the cells that wait, and does not run them, because one before them failed.
+// abort has the cells that wait not run, because one before them failed.
 func (s *server) abort() {
 	s.mu.Lock()
-	var kept, aborted []*message
+	defer s.mu.Unlock()
 	for _, m := range s.requests {
-		if m.kind == "execute_request" {
-			aborted = append(aborted, m)
-			s.waiting -= m.large
-		} else {
-			kept = append(kept, m)
-		}
-	}
-	s.requests = kept
-	s.mu.Unlock()
-	for _, m := range aborted {
-		s.publish(m, "status", map[string]any{"execution_state": "busy"}, false)
-		s.reply(s.shell, m, map[string]any{"status": "aborted", "execution_count": s.count})
-		s.publish(m, "status", map[string]any{"execution_state": "idle"}, false)
+		m.aborted = m.kind == "execute_request"
 	}
 }
 

@@ -204,6 +204,10 @@ func (s *server) serve() error {
 func (s *server) answer(from *zmtp.Socket, m *message) error {
 	s.publish(m, "status", map[string]any{"execution_state": "busy"}, false)
 	defer s.publish(m, "status", map[string]any{"execution_state": "idle"}, false)
+	if m.aborted {
+		s.reply(from, m, map[string]any{"status": "aborted", "execution_count": s.count})
+		return nil
+	}
 	switch m.kind {
 	case "kernel_info_request":
 		s.reply(from, m, s.information())

@@ -119,7 +119,8 @@ type message struct {
 	header  json.RawMessage // as it came
 	kind    string          // msg_type
 	content json.RawMessage
-	large   int // its bytes
+	large   int  // its bytes
+	aborted bool // a cell that must not run
 }
 
 // delimiter ends a message's identities.

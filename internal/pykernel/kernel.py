@@ -437,7 +437,7 @@ class WithoutIPython:
         complete, found = rlcompleter.Completer(self.cells.space).complete, []
         while word and len(found) < 1000 and (one := complete(word, len(found))) is not None:
             found.append(one)
-        return {"matches": [one.rstrip("( ") for one in found], "start": at - len(word), "end": at}
+        return {"matches": [one.rstrip("() ") for one in found], "start": at - len(word), "end": at}
 
     def inspect(self, request):
         import inspect

@@ -124,6 +124,9 @@ func (c *Client) Receive(socket string) (m Message) {
 	return m
 }
 
+// Closed waits until the kernel closes a socket, and reports whether it does.
+func (c *Client) Closed(socket string) bool { return c.sockets[socket].Closed() }
+
 // Outputs returns what a request shows until the kernel is idle again. see, if not nil, gets each message at once.
 func (c *Client) Outputs(id string, see func(Message)) (list []Message) {
 	c.t.Helper()

@@ -1,9 +1,7 @@
 """Drives the kernel "unitask" with Jupyter's own clients: jupyter_client, nbclient and jupyter execute."""
 
-import queue
 import subprocess
 import sys
-import time
 
 import nbformat
 from jupyter_client.manager import start_new_kernel
@@ -63,8 +61,9 @@ def of_client():
     same("completion", reply["matches"], ["os.getuid"])
     reply = client.inspect("socket.create_connection", 20, reply=True, timeout=60)["content"]
     same("inspection", "timeout" in reply["data"]["text/plain"], True)
-    same("completeness", [client.is_complete(code, reply=True, timeout=60)["content"]["status"]
-                          for code in ("x = 1", "for i in x:", "1 +* 2")], ["complete", "incomplete", "invalid"])
+    for code, state in (("x = 1", "complete"), ("for i in x:", "incomplete"), ("1 +* 2", "invalid")):
+        client.is_complete(code)
+        same("completeness of " + code, client.get_shell_msg(timeout=60)["content"]["status"], state)
     before = manager.provisioner.pid
     manager.restart_kernel()
     client.wait_for_ready(timeout=120)
