@@ -58,7 +58,7 @@ func (a *app) kernelInstall() *cobra.Command {
 	var name, display string
 	cmd := &cobra.Command{
 		Use:   "install [flags]",
-		Short: "Add a kernel to Jupyter whose code runs in a machine",
+		Short: "Write a kernel for Jupyter whose code runs in a machine",
 		Long: `Install writes a kernel.json for Jupyter. Its kernels have machines with the flags that
 stand here. Relative paths in them, and the ceiling, count from the notebook's folder.
 A kernel of this name that unitask has installed is replaced.`,
@@ -196,8 +196,8 @@ func (a *app) kernelRun() *cobra.Command {
 	var trust, behind bool
 	cmd := &cobra.Command{
 		Use:   "run [flags] CONNECTIONFILE",
-		Short: "Be a kernel of Jupyter, which starts this itself",
-		Long: `Run is a Jupyter kernel whose code runs in a fresh machine. Jupyter starts it with a
+		Short: "Run as a kernel of Jupyter, which starts this itself",
+		Long: `Run serves Jupyter as a kernel whose code runs in a fresh machine. Jupyter starts it with a
 connection file, which has the ports and the key. It ends with Jupyter's shutdown, with
 the process that has started it, or with the machine. With --project it has the project's
 files. What changed is then a proposal, as after codex-exec.`,

@@ -9,8 +9,8 @@ import (
 	"github.com/unitask/unitask/internal/nesting"
 )
 
-// A client shows what a cell has run as it is: HTML with its scripts, in the page of Jupyter, where a script can start
-// programs on the host. Markdown, SVG and JavaScript do the same. What a browser fetches for a picture in HTML leaves
+// A client shows the HTML of a cell with its scripts, in the page of Jupyter. There a script can start programs on the
+// host. Markdown, SVG and JavaScript do the same. What a browser fetches for a picture in HTML leaves
 // the host past the policy. So the forms of a value are rewritten: none of them runs a script or fetches anything.
 
 // Limits of JSON that is shown: clients read it recursively, and draw all of it.

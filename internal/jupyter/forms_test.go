@@ -68,6 +68,9 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// fetching are attributes with addresses.
+const fetching = " href srcset action data formaction xlink:href background poster "
+
 // harmless checks HTML as a browser would read it: no script, nothing to fetch, and frames without any right. It
 // returns what it finds.
 func harmless(text string) string {
@@ -85,7 +88,7 @@ func harmless(text string) string {
 		attributes := map[string]string{}
 		for _, a := range n.Attr {
 			attributes[a.Key] = a.Val
-			if strings.HasPrefix(a.Key, "on") || has(" href srcset action data formaction xlink:href background poster ", a.Key) ||
+			if strings.HasPrefix(a.Key, "on") || has(fetching, a.Key) ||
 				a.Key == "src" && !strings.HasPrefix(a.Val, "data:image/") {
 				return "an attribute " + a.Key
 			}
@@ -114,7 +117,8 @@ func TestAttackOutput(t *testing.T) {
 		`<svg><style><p><link rel=dns-prefetch href=//secret.evil.example>`, `<math><mtext><img src=x onerror=alert(1)>`,
 		`<link rel=stylesheet href=//evil.example>`, `<meta http-equiv=refresh content="0;url=//evil.example">`,
 		`<base href=//evil.example>`, `<object data=//evil.example>`, `<form action=//evil.example><input>`,
-		`<noscript><p title="</noscript><img src=x onerror=alert(1)>">`, `<style><img src="</style><img src=x onerror=alert(1)>">`,
+		`<noscript><p title="</noscript><img src=x onerror=alert(1)>">`,
+		`<style><img src="</style><img src=x onerror=alert(1)>">`,
 		`<textarea><img title="</textarea><script>alert(1)</script>">`, `<template><script>alert(1)</script></template>`,
 		`<title><img title="</title><script>alert(1)</script>">`, `<xmp><img title="</xmp><script>alert(1)</script>">`,
 		`<plaintext><script>`, `"></iframe><script>alert(1)</script>`, `<style title=x></style><script>x</script>`,
@@ -134,9 +138,11 @@ func TestAttackOutput(t *testing.T) {
 		{"application/javascript", "alert(1)", "text/plain"}, {"application/vnd.plotly.v1+json", "{}", "text/plain"},
 		{"application/vnd.jupyter.widget-view+json", "{}", "text/plain"}, {"application/pdf", "JVBERg==", "text/plain"},
 		{"text/x-unknown", "x", "text/plain"}, {"image/png", `x" onerror="alert(1)`, ""},
-		{"image/svg+xml", `<svg onload="alert(1)"/>`, "text/html"}, {"text/markdown", "<script>alert(1)</script>", "text/html"},
+		{"image/svg+xml", `<svg onload="alert(1)"/>`, "text/html"},
+		{"text/markdown", "<script>alert(1)</script>", "text/html"},
 		{"text/markdown", "[x](javascript:alert(1))", "text/html"}, {"text/markdown", "![x](//evil.example/?s)", "text/html"},
-		{"text/markdown", "&#91;x](javascript:alert(1))", "text/html"}, {"text/latex", `$\href{javascript:x}{y}$`, "text/html"},
+		{"text/markdown", "&#91;x](javascript:alert(1))", "text/html"},
+		{"text/latex", `$\href{javascript:x}{y}$`, "text/html"},
 		{"text/latex", `<img src=x onerror=alert(1)>`, "text/html"}, {"text/latex", `$\let\x\HREF$`, "text/html"},
 	} {
 		list := show(t, c.kind, c.text)

@@ -10,17 +10,18 @@ import (
 
 // plainTags and plainAttributes are the elements and attributes that pass in a page of Jupyter.
 const (
-	plainTags = " table thead tbody tfoot tr th td caption p div span br hr b i u em strong small sub sup code pre h1 h2 h3 " +
-		"h4 h5 h6 ul ol li dl dt dd blockquote img "
+	plainTags = " table thead tbody tfoot tr th td caption p div span br hr b i u em strong small sub sup code pre " +
+		"h1 h2 h3 h4 h5 h6 ul ol li dl dt dd blockquote img "
 	plainAttributes = " title colspan rowspan align valign border alt width height "
 )
 
 // framedTags and framedAttributes pass in a frame in addition to these. No element there has other rules for what is
 // text and what a tag, but style, which has the same in every browser.
 const (
-	framedTags = " style a abbr address article aside center col colgroup del details figcaption figure font footer header " +
-		"ins kbd label main mark meter nav progress s samp section summary var "
-	framedAttributes = " id class style color bgcolor face size cellpadding cellspacing span scope lang dir open value max "
+	framedTags = " style a abbr address article aside center col colgroup del details figcaption figure font footer " +
+		"header ins kbd label main mark meter nav progress s samp section summary var "
+	framedAttributes = " id class style color bgcolor face size cellpadding cellspacing span " +
+		"scope lang dir open value max "
 )
 
 // plainValues are the values that pass in attributes of other names: pandas has them in its tables.
@@ -36,8 +37,8 @@ const rawTags = " script title textarea iframe noembed noframes noscript plainte
 // pandasStyle is the style sheet before a table of pandas, which says what Jupyter's own does.
 var pandasStyle = regexp.MustCompile(`(?s)<style scoped>\s*\.dataframe tbody tr th.*?</style>`)
 
-// safeHTML returns HTML that runs no script and fetches nothing: the same elements if they are all plain, else a frame
-// without scripts and network around more elements.
+// safeHTML returns HTML that runs no script and fetches nothing. It has the same elements if they are all plain.
+// Otherwise it is a frame, without scripts and network, with more kinds of elements.
 func safeHTML(text string) string {
 	if clean, same := rewrite(pandasStyle.ReplaceAllString(text, ""), false); same {
 		return clean
@@ -97,9 +98,9 @@ func rewriteAttributes(list []html.Attribute, more, frame bool) (text string, al
 	return text, all
 }
 
-// framePolicy keeps a frame from fetching anything. Its sandbox keeps it from running scripts and from leaving by itself.
-const framePolicy = `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; ` +
-	`img-src data:; font-src data:; media-src data:">`
+// framePolicy keeps a frame from fetching anything. Its sandbox keeps it from running scripts and from leaving.
+const framePolicy = `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; ` +
+	`style-src 'unsafe-inline'; img-src data:; font-src data:; media-src data:">`
 
 // framed returns a frame with HTML.
 func framed(text string) string {

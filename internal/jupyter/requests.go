@@ -194,7 +194,8 @@ func (s *server) inspect(m *message) error {
 	if !ok {
 		return nil
 	}
-	o, err := s.lookup(m, map[string]any{"op": "inspect", "code": p.Code, "cursor": p.At, "detail": min(max(p.Detail, 0), 1)})
+	o, err := s.lookup(m, map[string]any{"op": "inspect", "code": p.Code, "cursor": p.At,
+		"detail": min(max(p.Detail, 0), 1)})
 	data := map[string]string{}
 	if o.Text != "" {
 		data["text/plain"] = o.Text

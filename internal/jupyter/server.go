@@ -1,6 +1,7 @@
-// Package jupyter is a Jupyter kernel whose code runs in a session's machine. It speaks Jupyter's messaging protocol over
-// ZeroMQ. It runs no code on the host and reads no file there but the connection file. What the machine sends is
-// checked: by default no output can run a script in the client's browser, or fetch anything. The kernel command calls it.
+// Package jupyter is a Jupyter kernel whose code runs in a session's machine. It speaks Jupyter's messaging protocol
+// over ZeroMQ. It runs no code on the host and reads no file there but the connection file. What the machine sends is
+// checked: by default no output can run a script in the client's browser, or fetch anything. The kernel command calls
+// it.
 package jupyter
 
 import (

@@ -39,7 +39,8 @@ func serve(t *testing.T) (content map[string]any, ended chan error) {
 func TestWithoutMachine(t *testing.T) {
 	content, ended := serve(t)
 	c := testjupyter.Connect(t, content)
-	if got := c.Ask("kernel_info_request", nil); got["protocol_version"] != protocol || got["implementation"] != "unitask" {
+	if got := c.Ask("kernel_info_request", nil); got["protocol_version"] != protocol ||
+		got["implementation"] != "unitask" {
 		t.Errorf("%v", got)
 	}
 	for range 2 {

@@ -1,6 +1,6 @@
-// Package zmtp serves sockets of ZeroMQ by its protocol ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NULL: those
-// that a Jupyter kernel has. It takes connections only, and bounds what each peer may send before it reads it. It
-// authenticates nobody. Package jupyter calls it.
+// Package zmtp serves the sockets of ZeroMQ that a Jupyter kernel has. The protocol is ZMTP 3.0 with the mechanism NULL
+// (rfc.zeromq.org/spec/23). It takes connections only, and bounds what each peer may send before it reads it. Libraries
+// for Go reserve as much memory as a peer's frame claims to need. It authenticates nobody. Package jupyter calls it.
 package zmtp
 
 import (

@@ -106,7 +106,8 @@ func TestAttackPeers(t *testing.T) {
 		attack.Check(t, "ZeroMQ: "+name, "cut off", closed(s))
 	}
 	for name, first := range map[string]string{
-		"no greeting": "GET / HTTP/1.1\r\n" + strings.Repeat("x", 64), "an old greeting": "\x01\x00" + strings.Repeat("\x00", 62),
+		"no greeting":       "GET / HTTP/1.1\r\n" + strings.Repeat("x", 64),
+		"an old greeting":   "\x01\x00" + strings.Repeat("\x00", 62),
 		"another mechanism": "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00PLAIN" + strings.Repeat("\x00", 47),
 	} {
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -126,7 +127,8 @@ func TestAttackPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, _ = conn.Write(append(greeting(), "\x04\x2f\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x06victim"...))
+	_, _ = conn.Write(append(greeting(), "\x04\x2f\x05READY\x0bSocket-Type"+
+		"\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x06victim"...))
 	all, _ := readAll(conn)
 	attack.Check(t, "ZeroMQ: an identity that another client has", "64 bytes", fmt.Sprintf("%d bytes", len(all)))
 	router.Send("victim", Message{[]byte("secret")})
