@@ -139,7 +139,7 @@ machine gone, record kept.`,
 	}
 	root = group(root, a.runCommand(), a.shellCommand(), a.replCommand(), a.sessionCommand(), a.inspectCommand(),
 		a.applyCommand(), a.signCommand(), a.verifyCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(),
-		a.mcpCommand(), a.codexExecCommand(), a.hookCommand(), a.skillCommand(),
+		a.mcpCommand(), a.codexExecCommand(), a.kernelCommand(), a.hookCommand(), a.skillCommand(),
 		a.serveCommand(), a.consoleCommand(), a.poolCommand(), a.initCommand(), a.policyCommand(), a.auditCommand(),
 		a.eventsCommand(),
 		a.secretCommand(), a.toolsCommand(), a.webCommand(),

@@ -43,21 +43,33 @@ files. What changed is then a proposal: unitask apply lists proposals, and appli
 				return err
 			}
 			if !behind {
-				return a.codexBehind(cmd.Context())
+				return a.behind(cmd.Context(), nil)
 			}
 			return a.codexExec(cmd, f, life)
 		},
 	}
 	f.machineFlags(cmd, &life)
 	f.projectFlags(cmd)
-	cmd.Flags().BoolVar(&behind, "behind", false, "serve in this process, until descriptor 3 is closed")
-	_ = cmd.Flags().MarkHidden("behind")
+	behindFlag(cmd, &behind)
 	return cmd
 }
 
-// codexBehind serves in a process of another process group. Codex kills its own child's two seconds after a connection,
-// before the changes have left the machine. The process ends if this one does.
-func (a *app) codexBehind(ctx context.Context) error {
+// behindFlag is the hidden flag of the process that behind starts.
+func behindFlag(cmd *cobra.Command, behind *bool) {
+	cmd.Flags().BoolVar(behind, "behind", false, "serve in this process, until descriptor 3 is closed")
+	_ = cmd.Flags().MarkHidden("behind")
+}
+
+// endsWithStarter calls stop when the process that has started this one, in behind, has ended.
+func endsWithStarter(stop func()) {
+	_, _ = os.NewFile(3, "held").Read(make([]byte, 1))
+	stop()
+}
+
+// behind serves in a process of another process group. Codex kills its own child's two seconds after a connection,
+// before the changes have left the machine, and Jupyter does after five. The process ends if this one does.
+// It gets the interrupts that come.
+func (a *app) behind(ctx context.Context, interrupts <-chan struct{}) error {
 	ended, held, err := os.Pipe()
 	if err != nil {
 		return err
@@ -75,11 +87,16 @@ func (a *app) codexBehind(ctx context.Context) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		a.code = unitask.ExitCancelled
-		return nil
+	for running := true; running; {
+		select {
+		case err = <-done:
+			running = false
+		case <-interrupts:
+			_ = cmd.Process.Signal(os.Interrupt)
+		case <-ctx.Done():
+			a.code = unitask.ExitCancelled
+			return nil
+		}
 	}
 	if code := cmd.ProcessState.ExitCode(); code > 0 { // it has said why
 		a.code = code
@@ -91,10 +108,7 @@ func (a *app) codexBehind(ctx context.Context) error {
 func (a *app) codexExec(cmd *cobra.Command, f runFlags, life time.Duration) error {
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	go func() {
-		_, _ = os.NewFile(3, "held").Read(make([]byte, 1)) // ends with the process that has started this one
-		stop()
-	}()
+	go endsWithStarter(stop)
 	brought, err := f.projectOf(a, cmd, "")
 	if err != nil {
 		return err
@@ -126,11 +140,11 @@ func (a *app) codexExec(cmd *cobra.Command, f runFlags, life time.Duration) erro
 	}
 	later, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTime)
 	defer cancel()
-	return errors.Join(err, a.proposeChanges(later, s))
+	return errors.Join(err, a.proposeChanges(later, s, "codex"))
 }
 
 // proposeChanges makes a proposal of what a session changed in its project.
-func (a *app) proposeChanges(ctx context.Context, s *unitask.Session) error {
+func (a *app) proposeChanges(ctx context.Context, s *unitask.Session, agent string) error {
 	home, err := a.homeFolder()
 	if err != nil {
 		return err
@@ -152,7 +166,7 @@ func (a *app) proposeChanges(ctx context.Context, s *unitask.Session) error {
 	if err != nil {
 		return err
 	}
-	return a.proposeReport(report, manifest, "codex")
+	return a.proposeReport(report, manifest, agent)
 }
 
 // proposeReport proposes the changes that an agent's session made in its project.

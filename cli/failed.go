@@ -31,7 +31,7 @@ func (a *app) asksForObject(cmd *cobra.Command, args []string) bool {
 }
 
 // flows are the commands without --json: they serve, open a terminal, or print a line of JSON for each entry or step.
-var flows = []string{"mcp", "mcp wrap", "codex-exec", "hook claude-code", "skill run",
+var flows = []string{"mcp", "mcp wrap", "codex-exec", "kernel run", "hook claude-code", "skill run",
 	"serve", "ui", "worker", "shell", "repl", "session attach", "events", "audit export",
 	"pool serve",
 	"session serve", "session forward", "debug run", "debug attach", "debug script", "debug trace"}

@@ -44,7 +44,7 @@ var flagTypes = map[string]string{
 	"home": "FOLDER", "host": "HOST", "http": "HOST:PORT", "image": "IMAGE", "into": "FOLDER", "issuer": "TEXT",
 	"jwks":   "URL",
 	"kernel": "KERNEL", "key": "TEXT", "kind": "KIND", "lang": "LANGUAGE", "metrics-token": "FILE",
-	"mode": "MODE", "name": "NAME",
+	"mode": "MODE", "name": "NAME", "display-name": "TEXT", "prefix": "FOLDER",
 	"nanos": "VERSION", "nats": "URL", "nats-ca": "FILE", "nats-cert": "FILE", "nats-creds": "FILE", "nats-key": "FILE",
 	"node-arg": "ARG", "older-than": "AGE", "out": "FOLDER", "output": "FILE", "owner": "NAME", "pcap": "FILE",
 	"plugin": "FOLDER", "command": "CODE", "end": "NAME", "in": "FOLDER",

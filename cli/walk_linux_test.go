@@ -71,7 +71,7 @@ func shownOn(t *testing.T, columns int, args ...string) string {
 var tables = map[string][]string{
 	"approve": nil, "audit ls": nil, "audit verify": nil, "doctor": {"--accel", "tcg"},
 	"apply": nil, "df": nil, "image prune": {"--dry-run"}, "image ls": nil, "languages": nil,
-	"inspect":      {"last"},
+	"inspect": {"last"}, "kernel ls": nil,
 	"policy show":  {"--memory", "1024", "--allow-net", "a.example.com,b.example.com", "--timeout", "5"},
 	"policy trust": {"--list"}, "secret ls": nil, "verify": {"last"},
 	"runs ls": nil, "runs prune": {"--older-than", "1d"}, "session ls": nil, "skill ls": nil,
@@ -81,7 +81,7 @@ var tables = map[string][]string{
 // untabled are the commands that print the code's output, one word or nothing, or that need a machine, a server or a
 // registry.
 var untabled = []string{"run", "runs rm", "image build", "image import", "image pull", "image rm",
-	"image vendor", "mcp config", "init", "policy init", "policy set", "policy learn",
+	"image vendor", "kernel install", "kernel rm", "mcp config", "init", "policy init", "policy set", "policy learn",
 	"pool up", "pool down", "pool status", "secret set",
 	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session diff",
 	"session status", "session put", "session get",

@@ -184,8 +184,8 @@ def execute(source, count):
     return value if last else None
 
 
-def failed(error):
-    """Add an error to the outputs, and print it, without the frames of this file."""
+def described(error):
+    """Return the lines of an error's traceback without the frames of this file, and its text."""
     frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename in (__file__, ast.__file__):
         frames = frames.tb_next
@@ -196,15 +196,20 @@ def failed(error):
         frame = frame.tb_next
     if theirs:
         theirs.tb_next = None
-    lines = traceback.format_exception(type(error), error, frames)
-    try:
-        sys.__stderr__.write(''.join(lines))
-    except ValueError:
-        pass  # the code has closed the stream
     try:
         said = str(error)
     except Exception:
         said = ''
+    return traceback.format_exception(type(error), error, frames), said
+
+
+def failed(error):
+    """Add an error to the outputs, and print it."""
+    lines, said = described(error)
+    try:
+        sys.__stderr__.write(''.join(lines))
+    except ValueError:
+        pass  # the code has closed the stream
     outputs.append({'output_type': 'error', 'ename': type(error).__name__, 'evalue': said, 'traceback': ''.join(lines).splitlines()})
 
 
@@ -301,16 +306,23 @@ def main(path):
     return end or 0
 
 
-sys.argv = sys.argv[1:]
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-loop = asyncio.new_event_loop()
-asyncio.set_event_loop(loop)
-ours = sys.modules['__main__']  # this reference keeps Python from freeing the module's contents
-module = sys.modules['__main__'] = types.ModuleType('__main__')  # the module in which cells run
-space = module.__dict__
-space.update(__builtins__=__builtins__, display=display, __magic__=magic)
-try:
-    import IPython  # noqa: F401
-except ImportError:
-    in_jupyters_place()
-sys.exit(main(sys.argv[0]))
+def begin():
+    """Create the module in which cells run, and what they find in Jupyter."""
+    global ours, space, loop
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    ours = sys.modules['__main__']  # this reference keeps Python from freeing the module's contents
+    module = sys.modules['__main__'] = types.ModuleType('__main__')
+    space = module.__dict__
+    space.update(__builtins__=__builtins__, display=display, __magic__=magic)
+    try:
+        import IPython  # noqa: F401
+    except ImportError:
+        in_jupyters_place()
+
+
+if __name__ == '__main__':  # else internal/pykernel runs the cells
+    sys.argv = sys.argv[1:]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    begin()
+    sys.exit(main(sys.argv[0]))

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -102,12 +103,7 @@ func FuzzMessage(f *testing.F) {
 func FuzzKernelMessage(f *testing.F) {
 	f.Add([]byte(`{"type":"stdout","text":"x"}` + "\n" + `{"type":"end_of_execution"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		k := &kernel{more: make(chan struct{}, 1), stop: func() {}}
-		r := &messageReader{to: k}
-		for i := range data { // however it is cut
-			_, _ = r.Write(data[i : i+1])
-		}
-		for _, m := range k.take() {
+		for m := range bytes.Lines(data) {
 			pass(m, &lines{}, false)
 		}
 	})

@@ -16,13 +16,13 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/pykernel"
 )
 
 // Limits of the code interpreter.
 const (
 	maxContexts = 32              // of one sandbox
 	maxCode     = 4 << 20         // bytes of a request
-	maxMessage  = 12 << 20        // bytes of a message from a kernel: a picture, in base64
 	maxPrinted  = 128 << 20       // bytes that one execution prints
 	interrupts  = 5 * time.Second // how long code may take to end after an interrupt
 )
@@ -41,9 +41,9 @@ type codeContext struct {
 	Language string `json:"language"`
 	Cwd      string `json:"cwd"`
 
-	turn   chan struct{} // has an element while code runs
-	kernel *kernel       // of Python; nil until the first code. Who has the turn may use it.
-	count  int           // executions so far; likewise
+	turn   chan struct{}    // has an element while code runs
+	kernel *pykernel.Kernel // of Python; nil until the first code. Who has the turn may use it.
+	count  int              // executions so far; likewise
 }
 
 // contexts are a sandbox's code contexts.
@@ -166,7 +166,7 @@ func (s *Server) endContext(remove bool) http.HandlerFunc {
 			return
 		}
 		if one.kernel != nil {
-			one.kernel.end()
+			one.kernel.End()
 			one.kernel, one.count = nil, 0
 		}
 		<-one.turn
@@ -328,7 +328,7 @@ func (l *lines) message(of any) {
 	if l.over || l.lost {
 		return
 	}
-	if l.size += len(text) + pieceCost; l.size > maxQueued {
+	if l.size += len(text) + pieceCost; l.size > pykernel.MaxQueued {
 		l.queue, l.size, l.lost = nil, 0, true
 	} else {
 		l.queue = append(l.queue, append(text, '\n'))

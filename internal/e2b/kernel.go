@@ -1,102 +1,37 @@
 package e2b
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
-	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/session"
+	"github.com/unitask/unitask/internal/pykernel"
 )
 
-//go:embed kernel/kernel.py
-var kernelSource string
-
-// kernel is a program in a sandbox that runs the code of a Python context.
-type kernel struct {
-	run   session.Running
-	stdin *io.PipeWriter
-	over  chan struct{} // closed when it has ended
-	why   error         // once over
-	stop  context.CancelFunc
-
-	more   chan struct{} // has an element if there is something new
-	mu     sync.Mutex
-	queue  [][]byte // messages that nobody has taken yet
-	queued int      // their bytes
-}
-
-// maxQueued bounds the bytes of a kernel's messages that nobody has taken. One with more is ended: its writer must not
-// wait.
-const maxQueued = 16 << 20
-
-// put queues a message.
-func (k *kernel) put(text []byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.queued += len(text) + pieceCost; k.queued > maxQueued {
-		k.queue = nil
-		k.stop()
-		return
-	}
-	k.queue = append(k.queue, text)
-	select {
-	case k.more <- struct{}{}:
-	default:
-	}
-}
-
-// take removes the messages.
-func (k *kernel) take() [][]byte {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	list := k.queue
-	k.queue, k.queued = nil, 0
-	return list
-}
-
 // newKernel starts a kernel, and waits until it takes code.
-func (box *sandbox) newKernel(ctx context.Context, cwd string) (*kernel, error) {
-	from, to := io.Pipe()
-	life, stop := context.WithCancel(context.Background())
-	k := &kernel{stdin: to, more: make(chan struct{}, 1), over: make(chan struct{}), stop: stop}
-	started, errors := make(chan struct{}), &tailWriter{most: maxKept}
-	c := unitask.Command{Args: []string{"python3", "-c", kernelSource}, Dir: cwd, Env: box.environment(defaultUser, nil),
-		User: defaultUser, Endless: true, Unbounded: true, ResultBytes: 1, Stdin: from,
-		Stdout: &messageReader{to: k}, Stderr: errors, Started: func(run session.Running) { k.run = run; close(started) }}
-	go func() {
-		_, k.why = box.session.Exec(life, c)
-		stop()
-		from.Close()
-		close(k.over)
-	}()
+func (box *sandbox) newKernel(ctx context.Context, cwd string) (*pykernel.Kernel, error) {
+	lacks := func(err error) error {
+		return fmt.Errorf("the template has no Python with IPython, which the code interpreter needs: %w", err)
+	}
+	k, err := pykernel.Start(ctx, box.session, pykernel.Options{Dir: cwd, Env: box.environment(defaultUser, nil),
+		User: defaultUser})
+	if err != nil {
+		return nil, lacks(err)
+	}
 	for {
 		select {
-		case <-k.more:
-			if !slices.ContainsFunc(k.take(), isReady) {
-				continue
-			}
-			select {
-			case <-started:
+		case <-k.More:
+			if slices.ContainsFunc(k.Take(), isReady) {
 				return k, nil
-			case <-k.over:
-			case <-ctx.Done():
 			}
-			stop()
-			return nil, errKernel
-		case <-k.over:
-			return nil, fmt.Errorf("the template has no Python with IPython, which the code interpreter needs: %v %.300s", k.why,
-				errors.kept)
+		case <-k.Over:
+			return nil, lacks(k.Err())
 		case <-ctx.Done():
-			stop()
+			k.End()
 			return nil, ctx.Err()
 		}
 	}
@@ -107,49 +42,6 @@ func isReady(text []byte) bool {
 		Type string `json:"type"`
 	}
 	return json.Unmarshal(text, &m) == nil && m.Type == "ready"
-}
-
-// end ends a kernel.
-func (k *kernel) end() {
-	k.stop()
-	<-k.over
-}
-
-// tailWriter keeps the end of what is written.
-type tailWriter struct {
-	most int
-	kept []byte
-}
-
-func (t *tailWriter) Write(p []byte) (int, error) {
-	t.kept = append(t.kept, p...)
-	t.kept = t.kept[max(0, len(t.kept)-t.most):]
-	return len(p), nil
-}
-
-// messageReader splits a kernel's output into lines. A kernel with a line that is too long is ended.
-type messageReader struct {
-	to   *kernel
-	held []byte
-}
-
-func (m *messageReader) Write(p []byte) (int, error) {
-	n := len(p)
-	for {
-		line, rest, found := bytes.Cut(p, []byte("\n"))
-		if len(m.held)+len(line) > maxMessage {
-			m.to.stop()
-			return n, nil
-		}
-		m.held = append(m.held, line...)
-		if !found {
-			return n, nil
-		}
-		if len(m.held) > 0 {
-			m.to.put(m.held)
-		}
-		m.held, p = nil, rest
-	}
 }
 
 // fields are the members of a kernel's messages that clients get, by the messages' types.
@@ -197,17 +89,17 @@ func (box *sandbox) runCell(ctx context.Context, of *codeContext, in execution, 
 	if err != nil {
 		return err
 	}
-	go func() { _, _ = k.stdin.Write(append(cell, '\n')) }()
+	k.Send(cell)
 	left := maxPrinted
 	done, interrupted, late := ctx.Done(), error(nil), (<-chan time.Time)(nil)
 	for {
 		select {
-		case <-k.more:
-			for _, text := range k.take() {
+		case <-k.More:
+			for _, text := range k.Take() {
 				if left -= len(text); left < 0 && interrupted == nil {
 					done, late = nil, time.After(interrupts)
 					interrupted = fmt.Errorf("the code printed more than %d bytes", maxPrinted)
-					_ = k.run.Signal(syscall.SIGINT)
+					_ = k.Signal(syscall.SIGINT)
 				}
 				if over := pass(text, out, interrupted != nil); over {
 					return interrupted
@@ -215,12 +107,12 @@ func (box *sandbox) runCell(ctx context.Context, of *codeContext, in execution, 
 			}
 		case <-done: // the client has gone
 			done, late, interrupted = nil, time.After(interrupts), context.Cause(ctx)
-			_ = k.run.Signal(syscall.SIGINT)
+			_ = k.Signal(syscall.SIGINT)
 		case <-late:
-			k.end()
+			k.End()
 			of.kernel = nil
 			return errors.Join(interrupted, errKernel)
-		case <-k.over:
+		case <-k.Over:
 			of.kernel = nil
 			return errKernel
 		}

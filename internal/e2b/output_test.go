@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/pykernel"
 )
 
 // bounded is what a check expects of memory.
@@ -42,27 +43,6 @@ func TestAttackUnreadOutput(t *testing.T) {
 		bounded(o.subscribe() == nil && len(o.readers) == maxReaders))
 }
 
-// A kernel's messages while nobody runs code take bounded memory. A kernel that sends more is ended.
-func TestAttackKernelMessages(t *testing.T) {
-	for name, text := range map[string]string{
-		"empty lines": strings.Repeat("\n", 1<<20), "short lines": strings.Repeat("{}\n", 1<<20),
-		"one line without an end": strings.Repeat("x", 1<<20),
-	} {
-		ended := false
-		k := &kernel{more: make(chan struct{}, 1), stop: func() { ended = true }}
-		r := &messageReader{to: k}
-		for range 2 * maxQueued / len(text) {
-			_, _ = r.Write([]byte(text))
-		}
-		held := len(r.held)
-		for _, m := range k.queue {
-			held += len(m) + pieceCost
-		}
-		ok := held <= maxQueued+len(text) && (ended || len(k.queue) == 0 && held == 0)
-		attack.Check(t, "a kernel that sends "+name, "bounded", bounded(ok))
-	}
-}
-
 // stuck is a client that reads nothing until release.
 type stuck struct {
 	http.ResponseWriter
@@ -78,10 +58,10 @@ func (s stuck) Write(p []byte) (int, error) {
 func TestAttackUnreadResults(t *testing.T) {
 	w := stuck{httptest.NewRecorder(), make(chan struct{})}
 	l := newLines(w)
-	for range 2 * maxQueued / (64 << 10) { // none of these waits
+	for range 2 * pykernel.MaxQueued / (64 << 10) { // none of these waits
 		l.message(map[string]any{"type": "stdout", "text": strings.Repeat("x", 64<<10)})
 	}
-	attack.Check(t, "results that a client leaves unread", "bounded", bounded(l.size <= maxQueued+(65<<10)))
+	attack.Check(t, "results that a client leaves unread", "bounded", bounded(l.size <= pykernel.MaxQueued+(65<<10)))
 	close(w.release)
 	defer func() {
 		attack.Check(t, "the client that left them unread", "cut off", map[bool]string{true: "cut off",
