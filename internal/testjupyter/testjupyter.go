@@ -72,7 +72,20 @@ func Connect(t testing.TB, content map[string]any) *Client {
 			s.Send([]byte{1})
 		}
 	}
+	for !c.subscribed() {
+	}
 	return c
+}
+
+// subscribed asks for the kernel's description, and reports whether the published state of that request arrives. Before
+// the kernel has read the subscription, what it publishes is lost.
+func (c *Client) subscribed() bool {
+	c.Ask("kernel_info_request", map[string]any{})
+	s := c.sockets["iopub"]
+	_ = s.conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	defer func() { _ = s.conn.SetReadDeadline(time.Now().Add(limit)) }()
+	_, err := s.in.Peek(1)
+	return err == nil
 }
 
 // Send sends a request and returns its id.
