@@ -50,11 +50,8 @@ RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$
 # The detector slows some tests thirty times and finds nothing in them: those of the tree, and of large input. They are
 # left out; make test has them.
 RACE_SKIP = ^(TestOldWords|TestDocsGo|TestDocsExitCodes|TestArchitectureNames|TestBudgets|TestLongIsRun|TestTroubleshootingIsComplete|TestKallsymsHostile|TestAttackWorkerSays)$$
-# With PROFILE=FILE the short tests also write what they reach in the packages of hack/cover.
-COVERED = ./policy,./netstack,./image/tfs,./guest,./record
 race: image
-	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m -skip '$(RACE_SKIP)' \
-		$(if $(PROFILE),-coverpkg=$(COVERED) -coverprofile=$(PROFILE)) $(ALL)
+	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m -skip '$(RACE_SKIP)' $(ALL)
 	CGO_ENABLED=1 $(GOTEST) -race -vet=off -count=1 -timeout 15m -run '$(RACE_RUNS)' .
 
 # The short tests and real runs under other umasks, as the calling user. Call it as root, and as a user.

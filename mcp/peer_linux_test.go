@@ -92,11 +92,9 @@ func asUser(t *testing.T, uid uint32, what string) (status, text string) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{stranger + "=" + what, "HOME=/"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	var said strings.Builder
-	cmd.Stderr = &said // with -cover it has a warning
-	out, err := cmd.Output()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s%s", err, out, said.String())
+		t.Fatalf("%v\n%s", err, out)
 	}
 	status, text, _ = strings.Cut(string(out), " ")
 	return status, text

@@ -151,9 +151,6 @@ func (r *report) again(flags []string, stderr io.Writer, plain func(string)) (ba
 	for _, leaf := range leaves {
 		fmt.Fprintln(r.w, "again, alone:", leaf.name())
 		alone := append(withoutPackages(flags), "-count=1", "-run", pattern(leaf.test), leaf.pkg)
-		alone = slices.DeleteFunc(alone, func(f string) bool { // the profile has all tests
-			return strings.HasPrefix(f, "-coverprofile=") || strings.HasPrefix(f, "-coverpkg=")
-		})
 		ended := map[string]string{}
 		failed, err := gotest.Run(alone, stderr, func(e gotest.Event) {
 			if e.Action != "output" {
