@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -237,6 +238,9 @@ func (s *Server) runBehind(ctx context.Context, caller unitask.Caller, req *sdk.
 	r := s.rounds.begin(ctx, caller.Name, callOf(req), s.alone(caller, func(life context.Context, ask asker) (
 		*sdk.CallToolResult, any, error) {
 		r := <-made
+		if r == nil {
+			return nil, nil, errManyBehind
+		}
 		first := sync.OnceFunc(func() { close(begun) })
 		l := &live{ctx: life, req: req, done: make(chan struct{}), kept: &r.output, onRun: func(id string) {
 			r.named(id)
@@ -247,11 +251,12 @@ func (s *Server) runBehind(ctx context.Context, caller unitask.Caller, req *sdk.
 		}
 		return s.runNow(life, l, caller, req, in, run, ask.approver())
 	}))
-	made <- r
-	if !s.rounds.detach(r) {
-		r.stop()
+	if !s.detach(req, r) {
+		close(made)
+		s.rounds.drop(r)
 		return nil, nil, errManyBehind
 	}
+	made <- r
 	late := time.NewTimer(runPatience)
 	defer late.Stop()
 	select {
@@ -299,9 +304,9 @@ func (s *Server) waitRun(ctx context.Context, caller unitask.Caller, req *sdk.Ca
 				return &sdk.CallToolResult{RequestState: q.state,
 					InputRequests: sdk.InputRequestMap{roundInput: q.form()}}, nil, nil
 			}
-			r.answer(q.state, askerOf(ctx, caller, req)(ctx, q.form))
+			r.answer(q.state, askerOf(ctx, caller, req)(q.ctx, q.form))
 		}
-		_, _, end := r.output.Since(in.AfterSeq)
+		_, _, end := r.output.Since(math.MaxInt64) // copies nothing
 		if r.ended() || !time.Now().Before(until) || most >= leastShown && end-in.AfterSeq >= int64(most) {
 			return s.gathered(r, in, most)
 		}
@@ -337,12 +342,13 @@ func (s *Server) gathered(r *round, in waitArgs, most int) (*sdk.CallToolResult,
 	}
 	res, _ := r.res.(*ran)
 	if r.err != nil || res == nil {
-		return nil, nil, r.err
+		return nil, nil, cmp.Or(r.err, fmt.Errorf("run %.80q %w", in.Run, errNoRun)) // a task of another tool
 	}
 	out.Outcome, out.Error, out.Truncated = string(res.Outcome), res.Error, res.Truncated
 	if res.Outcome == unitask.OutcomeExited {
 		out.ExitCode = &res.ExitCode
 	}
 	said := *r.out
+	said.Meta = maps.Clone(said.Meta) // the SDK writes to it, and others may wait, too
 	return &said, &out, nil
 }

@@ -257,6 +257,24 @@ func (l *lease) draw(ctx context.Context, bytes int64, patience time.Duration) e
 	return nil
 }
 
+// lend holds the memory of the request until a run has ended that outlives its call.
+func (l *lease) lend(ended <-chan struct{}) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	bytes := l.request
+	l.mu.Unlock()
+	if bytes == 0 {
+		return
+	}
+	l.budget.add(l.caller, bytes)
+	go func() {
+		<-ended
+		l.budget.add(l.caller, -bytes)
+	}()
+}
+
 // close releases everything.
 func (l *lease) close() {
 	l.mu.Lock()

@@ -295,3 +295,29 @@ func MissingTasks() error { return missingTasks() }
 
 // CallersTasks bounds the tasks of one caller.
 const CallersTasks = callersTasks
+
+// Held is the memory that calls over HTTP hold.
+func Held(s *Server) int64 {
+	s.budget.mu.Lock()
+	defer s.budget.mu.Unlock()
+	return s.budget.held
+}
+
+// WaitedFor ends a run in the background with a result, and returns what wait_command gives two clients.
+func WaitedFor(s *Server, out *sdk.CallToolResult, res any) (both [2]*sdk.CallToolResult, err error) {
+	r := s.rounds.begin(context.Background(), "", [32]byte{}, func(context.Context, asker) (*sdk.CallToolResult, any,
+		error) {
+		return out, res, nil
+	})
+	s.rounds.detach(r)
+	<-r.done
+	for i := range both {
+		var one error
+		both[i], _, one = s.gathered(r, waitArgs{Run: r.id}, usualShown)
+		err = errors.Join(err, one)
+	}
+	return both, err
+}
+
+// RanResult is a result of run_code.
+func RanResult() any { return &ran{} }

@@ -59,6 +59,7 @@ type round struct {
 }
 
 type roundQuestion struct {
+	ctx    context.Context // ends with the question
 	form   func() *sdk.ElicitParams
 	state  string
 	answer chan unitask.Verdict // accepts one
@@ -111,7 +112,7 @@ func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.Call
 		case <-r.news:
 			continue
 		case <-late:
-			if s.rounds.detach(r) {
+			if s.detach(req, r) {
 				taskOf(ctx).made = r
 				return nil, nil, errTask
 			}
@@ -154,6 +155,9 @@ func (all *rounds) begin(ctx context.Context, caller string, call [sha256.Size]b
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.changed = time.Now()
+		if r.detached {
+			r.trim()
+		}
 		r.expiry = time.AfterFunc(r.kept, func() { all.drop(r) })
 		close(r.done)
 	}()
@@ -215,7 +219,9 @@ func (r *round) first() *roundQuestion {
 
 // ask asks the client at the end of the waiting call, or of the next one, as long as the question is open.
 func (r *round) ask(ctx context.Context, form func() *sdk.ElicitParams) unitask.Verdict {
-	asked := &roundQuestion{form, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	asked := &roundQuestion{ctx, form, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
 	r.mu.Lock()
 	r.pending, r.changed = append(r.pending, asked), time.Now()
 	r.mu.Unlock()

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +25,7 @@ const (
 	taskAfter    = 5 * time.Second  // a call that takes longer ends with a task
 	taskKept     = 10 * time.Minute // how long a result is kept after the run
 	taskPoll     = time.Second      // how often a client should ask
-	maxTasks     = 64               // of all callers, those that have ended among them
+	maxTasks     = 64               // of all callers; the oldest result of the one with the most makes room
 	callersTasks = 16               // of one caller
 	taskBytes    = 256 << 10        // of a result with pictures; a larger one is kept without them
 )
@@ -227,12 +226,6 @@ func (r *round) result() (*sdk.CallToolResult, *jsonrpc.Error) {
 		return res, nil
 	}
 	*res = *r.out
-	if callSize(res, r.res) > taskBytes {
-		res.Content = slices.DeleteFunc(slices.Clone(res.Content), func(c sdk.Content) bool {
-			_, is := c.(*sdk.ImageContent)
-			return is
-		})
-	}
 	if r.res != nil {
 		data, err := json.Marshal(r.res)
 		if err != nil {
@@ -268,22 +261,60 @@ func (r *round) stop() {
 func (all *rounds) detach(r *round) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	kept := slices.DeleteFunc(slices.Collect(maps.Values(all.open)), func(o *round) bool { return !o.isDetached() })
-	own := slices.DeleteFunc(slices.Clone(kept), func(o *round) bool { return o.caller != r.caller })
-	if len(kept) >= maxTasks || len(own) >= callersTasks {
-		own = slices.DeleteFunc(own, func(o *round) bool { return !o.ended() })
-		if len(own) == 0 {
+	kept, n := map[string][]*round{}, 0 // by caller
+	for _, o := range all.open {
+		if o.isDetached() {
+			kept[o.caller] = append(kept[o.caller], o)
+			n++
+		}
+	}
+	switch own := kept[r.caller]; {
+	case len(own) >= callersTasks:
+		if !all.forget(own) {
 			return false
 		}
-		oldest := slices.MinFunc(own, func(a, b *round) int { return cmp.Compare(a.began.UnixNano(), b.began.UnixNano()) })
-		delete(all.open, oldest.id)
+	case n >= maxTasks: // the queue bounds those that have not ended
+		most := slices.SortedFunc(maps.Values(kept), func(a, b []*round) int { return len(b) - len(a) })
+		slices.ContainsFunc(most, all.forget)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.detached, r.waits, r.kept = true, true, taskKept // no repeated call continues it
 	if r.expiry != nil {
+		r.trim()
 		r.expiry.Reset(taskKept)
 	}
+	return true
+}
+
+// forget forgets the oldest run of a caller that has ended. It returns false if none has.
+func (all *rounds) forget(own []*round) bool {
+	own = slices.DeleteFunc(own, func(o *round) bool { return !o.ended() })
+	if len(own) == 0 {
+		return false
+	}
+	oldest := slices.MinFunc(own, func(a, b *round) int { return a.began.Compare(b.began) })
+	oldest.expiry.Stop() // its timer would keep the result
+	delete(all.open, oldest.id)
+	return true
+}
+
+// trim drops the pictures of a large result. The caller holds the lock.
+func (r *round) trim() {
+	if r.out != nil && callSize(r.out, r.res) > taskBytes {
+		r.out.Content = slices.DeleteFunc(r.out.Content, func(c sdk.Content) bool {
+			_, is := c.(*sdk.ImageContent)
+			return is
+		})
+	}
+}
+
+// detach keeps a call's run for a client that asks for its state, and the memory of the call's request for the run.
+func (s *Server) detach(req *sdk.CallToolRequest, r *round) bool {
+	if !s.rounds.detach(r) {
+		return false
+	}
+	s.lease(req.Extra).lend(r.done)
 	return true
 }
 
