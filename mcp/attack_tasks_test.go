@@ -19,8 +19,11 @@ import (
 // drawing adds a tool whose result has pictures, and counts those that are still in memory.
 func drawing(s *mcp.Server, kib int) *atomic.Int64 {
 	var alive atomic.Int64
-	mcp.AddTaskTool(s, "draws", func(context.Context, *sdk.CallToolRequest, mcp.Ask) (*sdk.CallToolResult, error) {
-		<-time.After(20 * time.Millisecond) // its call ends before
+	mcp.AddTaskTool(s, "draws", func(ctx context.Context, req *sdk.CallToolRequest, ask mcp.Ask) (*sdk.CallToolResult,
+		error) {
+		if _, err := sleeps(ctx, req, ask); err != nil {
+			return nil, err
+		}
 		picture := &sdk.ImageContent{Data: make([]byte, kib<<10), MIMEType: "image/png"}
 		alive.Add(1)
 		runtime.AddCleanup(picture, func(n *atomic.Int64) { n.Add(-1) }, &alive)
@@ -50,7 +53,7 @@ func TestAttackTaskMemory(t *testing.T) {
 		alive := drawing(s, c.kib)
 		alice := taskClient{serve(t, s, mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}), "alice-token-0123456789", false}
 		for range mcp.CallersTasks + 10 {
-			alice.ends(t, alice.call(t, "draws", nil).Result.TaskID)
+			alice.ends(t, alice.call(t, "draws", map[string]any{"seconds": 0.02}).Result.TaskID)
 		}
 		attack.Check(t, fmt.Sprintf("pictures of %d KiB of 26 ended tasks, beyond %d", c.kib, c.most), "freed",
 			falls(t, alive, c.most))
