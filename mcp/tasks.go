@@ -275,7 +275,7 @@ func (all *rounds) detach(r *round) bool {
 		}
 	case n >= maxTasks: // the queue bounds those that have not ended
 		most := slices.SortedFunc(maps.Values(kept), func(a, b []*round) int { return len(b) - len(a) })
-		slices.ContainsFunc(most, all.forget)
+		_ = slices.ContainsFunc(most, all.forget)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
