@@ -143,6 +143,9 @@ func (k *Kernel) Take() [][]byte {
 func (k *Kernel) put(text []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.broke != "" {
+		return
+	}
 	if k.queued += len(text) + PieceCost; k.queued > MaxQueued {
 		k.fail(fmt.Sprintf("it printed over %d bytes before they could be read", MaxQueued))
 		return
