@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/pykernel"
 	"github.com/unitask/unitask/internal/testjupyter"
 	"github.com/unitask/unitask/internal/zmtp"
 )
@@ -117,4 +118,29 @@ func FuzzRead(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// What a machine shows in one message does not grow so much that the client, which reads, is cut off.
+func TestAttackGrows(t *testing.T) {
+	s := &server{signer: signer{[]byte("key")}}
+	text := strings.Repeat("<", pykernel.MaxMessage)
+	_, failed := s.shown(output{Type: "error", Value: text}, 1)
+	html, _ := json.Marshal(strings.Repeat("&", pykernel.MaxMessage))
+	shown := s.expressions(map[string]expression{"x": {Status: "ok", Data: map[string]json.RawMessage{"text/html": html}}})
+	for _, c := range []struct {
+		name    string
+		content any
+		want    string
+	}{
+		{"an error of brackets", failed, "bounded"}, {"a page of brackets", pages([]string{text}), "bounded"},
+		{"HTML that grows ninefold", shown, errTooLarge.Error()},
+	} {
+		got := "bounded"
+		if frames, err := s.encode("s", "any", nil, c.content); err != nil {
+			got = err.Error()
+		} else if size := len(frames[5]); size > maxSent {
+			got = fmt.Sprint(size, " bytes")
+		}
+		attack.Check(t, c.name, c.want, got)
+	}
 }
