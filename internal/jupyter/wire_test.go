@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -142,5 +144,23 @@ func TestAttackGrows(t *testing.T) {
 			got = fmt.Sprint(size, " bytes")
 		}
 		attack.Check(t, c.name, c.want, got)
+	}
+}
+
+// Printed text in small pieces costs time that grows with its length, not with its square.
+func TestAttackPieces(t *testing.T) {
+	line := []byte(`{"type":"stdout","text":"twenty letters of it"}`)
+	lines := slices.Repeat([][]byte{line}, pykernel.MaxQueued/(len(line)+pykernel.PieceCost))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	list := merge(lines)
+	runtime.ReadMemStats(&after)
+	got := "at most 1 GiB copied"
+	if copied := after.TotalAlloc - before.TotalAlloc; copied > 1<<30 {
+		got = fmt.Sprint(copied>>20, " MiB copied")
+	}
+	attack.Check(t, "much text in small pieces", "at most 1 GiB copied", got)
+	if len(list) != 2 || len(list[0].Text)+len(list[1].Text) != 20*len(lines) {
+		t.Errorf("%d messages", len(list))
 	}
 }
