@@ -128,7 +128,8 @@ func TestAttackGrows(t *testing.T) {
 	text := strings.Repeat("<", pykernel.MaxMessage)
 	_, failed := s.shown(output{Type: "error", Value: text}, 1)
 	html, _ := json.Marshal(strings.Repeat("&", pykernel.MaxMessage))
-	shown := s.expressions(map[string]expression{"x": {Status: "ok", Data: map[string]json.RawMessage{"text/html": html}}})
+	data := map[string]json.RawMessage{"text/html": html}
+	shown := s.expressions(map[string]expression{"x": {Status: "ok", Data: data}})
 	for _, c := range []struct {
 		name    string
 		content any
