@@ -219,18 +219,30 @@ type sized struct {
 // merge reads messages, and makes one of pieces of printed text that follow each other.
 func merge(lines [][]byte) []sized {
 	var list []sized
+	var text []byte // the text of the last of list, if it was printed
 	for _, line := range lines {
 		o, err := read(line)
 		size := len(line) + pykernel.PieceCost
-		if n := len(list) - 1; n >= 0 && err == nil && (o.Type == "stdout" || o.Type == "stderr") &&
-			list[n].Type == o.Type && list[n].err == nil && len(list[n].Text)+len(o.Text) <= mergedText {
-			list[n].Text += o.Text
+		n := len(list) - 1
+		if n >= 0 && err == nil && (o.Type == "stdout" || o.Type == "stderr") && list[n].Type == o.Type &&
+			list[n].err == nil && len(text)+len(o.Text) <= mergedText {
+			text = append(text, o.Text...)
 			list[n].size += size
 			continue
 		}
+		endMerged(list, text)
+		text = append(text[:0], o.Text...)
 		list = append(list, sized{o, size, err})
 	}
+	endMerged(list, text)
 	return list
+}
+
+// endMerged gives the last message its whole text.
+func endMerged(list []sized, text []byte) {
+	if n := len(list) - 1; n >= 0 && len(text) > len(list[n].Text) {
+		list[n].Text = string(text)
+	}
 }
 
 // question asks the client for a line of text.

@@ -103,12 +103,13 @@ func base64Of(text string) (clean string, ok bool) {
 	return clean, err == nil
 }
 
-// unsafeMarkdown matches what may become a link, a picture or HTML in Markdown.
-var unsafeMarkdown = regexp.MustCompile(`[<&\]]`)
+// unsafeMarkdown matches what may become a link, a picture or HTML in Markdown. JupyterLab draws diagrams of Mermaid in
+// its page, with pictures from anywhere.
+var unsafeMarkdown = regexp.MustCompile(`(?i)[<&\]]|mermaid`)
 
 // unsafeCommand matches commands of a formula that do more than show something: MathJax has some that link or style.
 var unsafeCommand = regexp.MustCompile(`(?i)\\(href|url|class|style|cssid|data|require|unicode|html|include|let|def|` +
-	`newcommand|newenvironment|mmltoken)`)
+	`newcommand|newenvironment|mmltoken|bbox|fcolorbox)`)
 
 var escaped = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;", "$", "&#36;",
 	`\`, "&#92;")

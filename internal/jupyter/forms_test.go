@@ -171,3 +171,24 @@ func FuzzHTML(f *testing.F) {
 		}
 	})
 }
+
+// Formulas and diagrams that link, style or fetch do not reach the page of Jupyter.
+func TestAttackFormulas(t *testing.T) {
+	for _, c := range []struct{ name, kind, text string }{
+		{"a command with a comment in it", "text/html", `<p>$\hr<!-- -->ef{javascript:alert(1)}{x}$</p>`},
+		{"a command with an end tag in it", "text/html", `<p>$\hr</b>ef{javascript:alert(1)}{x}$</p>`},
+		{"a command with a cell outside of a table in it", "text/html", `$\hr<td>ef{javascript:alert(1)}{x}$`},
+		{"a box with a background", "text/latex", `$\bbox[background:url(http://a.example/)]{x}$`},
+		{"a frame with a background", "text/latex", `$\fcolorbox{red;background:url(http://a.example/)}{white}{x}$`},
+		{"a diagram with a picture", "text/markdown",
+			"```Mermaid\nflowchart\nA@{ img: \"http://a.example/x.png\" }\n```"},
+	} {
+		got := "stopped"
+		for kind, text := range show(t, c.kind, c.text) {
+			if page := fmt.Sprint(text); kind == c.kind && !strings.HasPrefix(page, "<iframe") {
+				got = "shown: " + page
+			}
+		}
+		attack.Check(t, c.name, "stopped", got)
+	}
+}

@@ -52,7 +52,7 @@ func has(names, name string) bool { return name != "" && strings.Contains(names,
 // rewrite writes HTML again with the elements and attributes that pass, in a frame or without one. same is false if
 // there were others.
 func rewrite(text string, frame bool) (clean string, same bool) {
-	var out strings.Builder
+	var out, shown strings.Builder // shown is the text alone: a browser may join pieces of it
 	same = true
 	skip := false // the content of an element of rawTags comes
 	for z := html.NewTokenizer(strings.NewReader(text)); ; {
@@ -61,12 +61,12 @@ func rewrite(text string, frame bool) (clean string, same bool) {
 		passes := has(plainTags, token.Data) || frame && has(framedTags, token.Data)
 		switch {
 		case kind == html.ErrorToken:
-			return out.String(), same
+			return out.String(), same && !unsafeCommand.MatchString(shown.String())
 		case kind == html.TextToken && skip:
 		case kind == html.TextToken && frame && strings.HasSuffix(out.String()[max(0, out.Len()-7):], "<style>"):
 			out.WriteString(token.Data) // its end tag ends it
 		case kind == html.TextToken:
-			same = same && !unsafeCommand.MatchString(token.Data)
+			shown.WriteString(token.Data)
 			out.WriteString(html.EscapeString(token.Data))
 		case kind == html.CommentToken || kind == html.DoctypeToken:
 		case !passes:

@@ -38,15 +38,17 @@ func (s *server) execute(m *message) error {
 	if !in.Silent {
 		s.publish(m, "execute_input", map[string]any{"code": in.Code, "execution_count": count}, false)
 	}
-	lost := false
+	lost, failed := false, false
 	show := func(o output) error {
 		kind, content := s.shown(o, count)
 		if kind == "" || in.Silent && (kind == "execute_result" || kind == "display_data") {
 			return nil
 		}
-		if s.publish(m, kind, content, kind != "error") && !lost {
+		mayDrop := kind != "error" || failed // a cell fails once: more are a flood
+		failed = failed || kind == "error"
+		if s.publish(m, kind, content, mayDrop) && !lost {
 			lost = true
-			s.note(m, "output is missing: a client reads too slowly")
+			s.note(m, "output is missing: it is too large, or a client reads too slowly")
 		}
 		return nil
 	}

@@ -338,7 +338,11 @@ func (s *server) reply(from *zmtp.Socket, m *message, content any) {
 	if n := len(kind) - len("_request"); n > 0 && kind[n:] == "_request" {
 		kind = kind[:n]
 	}
-	if frames, err := s.encode(s.session, kind+"_reply", m.header, content); err == nil {
+	frames, err := s.encode(s.session, kind+"_reply", m.header, content)
+	if err != nil { // the client waits for an answer
+		frames, err = s.encode(s.session, kind+"_reply", m.header, failure("ValueError", err.Error()))
+	}
+	if err == nil {
 		from.Send(m.peer, frames)
 	}
 }
@@ -351,7 +355,7 @@ func (s *server) publish(parent *message, kind string, content any, mayDrop bool
 	}
 	frames, err := s.encode(s.session, kind, of, content)
 	if err != nil {
-		return false
+		return mayDrop
 	}
 	return s.iopub.Publish(append(zmtp.Message{[]byte("kernel." + s.session + "." + kind)}, frames...), mayDrop)
 }

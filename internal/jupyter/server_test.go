@@ -144,3 +144,18 @@ func TestSpecs(t *testing.T) {
 		t.Errorf("%+v %v", list, err)
 	}
 }
+
+// Other users of the host do not read the variables that a kernel's machine gets.
+func TestAttackSpecRead(t *testing.T) {
+	for arg, want := range map[string]string{"--env=TOKEN=x": "-rw-------", "--memory=2G": "-rw-r--r--"} {
+		dir, err := Install(t.TempDir(), "unitask", NewSpec("Python", "unitask", arg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(dir, specFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "the mode of kernel.json with "+arg, want, info.Mode().String())
+	}
+}

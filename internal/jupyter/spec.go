@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/regular"
@@ -88,7 +89,11 @@ func Install(kernels, name string, spec Spec) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, atomicfile.Write(filepath.Join(dir, specFile), append(text, '\n'), 0o644)
+	mode := fs.FileMode(0o644)
+	if slices.ContainsFunc(spec.Args, func(arg string) bool { return strings.HasPrefix(arg, "--env=") }) {
+		mode = 0o600 // values may be tokens
+	}
+	return dir, atomicfile.Write(filepath.Join(dir, specFile), append(text, '\n'), mode)
 }
 
 // Installed is one of our kernels in a folder.

@@ -103,6 +103,11 @@ const (
 	maxID     = 256     // bytes of an id
 )
 
+// maxSent bounds the content of a message to a client, in bytes: a socket cuts off a client for which more waits.
+const maxSent = 48 << 20
+
+var errTooLarge = fmt.Errorf("what the code shows has over %d bytes for a client", maxSent)
+
 // header is a message's header.
 type header struct {
 	ID       string `json:"msg_id"`
@@ -179,10 +184,15 @@ func (s signer) encode(session, kind string, parent json.RawMessage, content any
 	if parent == nil {
 		parent = json.RawMessage("{}")
 	}
-	body, err := json.Marshal(content)
-	if err != nil {
+	var body bytes.Buffer
+	to := json.NewEncoder(&body)
+	to.SetEscapeHTML(false) // six bytes for one
+	if err := to.Encode(content); err != nil {
 		return nil, err
 	}
-	parts := [][]byte{h, parent, []byte("{}"), body}
+	if body.Len() > maxSent {
+		return nil, errTooLarge
+	}
+	parts := [][]byte{h, parent, []byte("{}"), body.Bytes()}
 	return append(zmtp.Message{delimiter, s.sum(parts)}, parts...), nil
 }

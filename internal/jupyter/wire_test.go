@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/pykernel"
 	"github.com/unitask/unitask/internal/testjupyter"
 	"github.com/unitask/unitask/internal/zmtp"
 )
@@ -117,4 +120,48 @@ func FuzzRead(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// What a machine shows in one message does not grow so much that the client, which reads, is cut off.
+func TestAttackGrows(t *testing.T) {
+	s := &server{signer: signer{[]byte("key")}}
+	text := strings.Repeat("<", pykernel.MaxMessage)
+	_, failed := s.shown(output{Type: "error", Value: text}, 1)
+	html, _ := json.Marshal(strings.Repeat("&", pykernel.MaxMessage))
+	data := map[string]json.RawMessage{"text/html": html}
+	shown := s.expressions(map[string]expression{"x": {Status: "ok", Data: data}})
+	for _, c := range []struct {
+		name    string
+		content any
+		want    string
+	}{
+		{"an error of brackets", failed, "bounded"}, {"a page of brackets", pages([]string{text}), "bounded"},
+		{"HTML that grows ninefold", shown, errTooLarge.Error()},
+	} {
+		got := "bounded"
+		if frames, err := s.encode("s", "any", nil, c.content); err != nil {
+			got = err.Error()
+		} else if size := len(frames[5]); size > maxSent {
+			got = fmt.Sprint(size, " bytes")
+		}
+		attack.Check(t, c.name, c.want, got)
+	}
+}
+
+// Printed text in small pieces costs time that grows with its length, not with its square.
+func TestAttackPieces(t *testing.T) {
+	line := []byte(`{"type":"stdout","text":"twenty letters of it"}`)
+	lines := slices.Repeat([][]byte{line}, pykernel.MaxQueued/(len(line)+pykernel.PieceCost))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	list := merge(lines)
+	runtime.ReadMemStats(&after)
+	got := "at most 1 GiB copied"
+	if copied := after.TotalAlloc - before.TotalAlloc; copied > 1<<30 {
+		got = fmt.Sprint(copied>>20, " MiB copied")
+	}
+	attack.Check(t, "much text in small pieces", "at most 1 GiB copied", got)
+	if len(list) != 2 || len(list[0].Text)+len(list[1].Text) != 20*len(lines) {
+		t.Errorf("%d messages", len(list))
+	}
 }

@@ -26,6 +26,8 @@ const (
 	MaxMessage = 12 << 20 // bytes of a message from a kernel: a picture, in base64
 	MaxQueued  = 16 << 20 // bytes of messages that nobody has taken: a kernel with more is ended
 	PieceCost  = 128      // bytes of memory that a message uses beside its text
+	maxUnread  = 64 << 20 // bytes of messages that a kernel leaves unread: one with more is ended
+	sendCost   = 4 << 10  // bytes of memory that such a message uses beside its text
 	maxKept    = 600      // bytes of the end of standard error, to say why the kernel has ended
 )
 
@@ -43,6 +45,7 @@ type Kernel struct {
 	mu     sync.Mutex
 	queue  [][]byte // messages that nobody has taken yet
 	queued int      // their bytes
+	unread int      // bytes of messages that it has not read
 	broke  string   // the limit that it broke
 }
 
@@ -86,8 +89,23 @@ func Start(ctx context.Context, s *session.Session, opts Options) (*Kernel, erro
 	}
 }
 
-// Send sends a message. It does not wait until the kernel reads it.
-func (k *Kernel) Send(text []byte) { go func() { _, _ = k.stdin.Write(append(text, '\n')) }() }
+// Send sends a message. It does not wait until the kernel reads it. A kernel that leaves too much unread is ended.
+func (k *Kernel) Send(text []byte) {
+	size := len(text) + sendCost
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unread += size; k.unread > maxUnread {
+		k.unread -= size
+		k.fail(fmt.Sprintf("it left over %d bytes of messages unread", maxUnread))
+		return
+	}
+	go func() {
+		_, _ = k.stdin.Write(append(text, '\n'))
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.unread -= size
+	}()
+}
 
 // Signal sends a signal to the kernel and the processes that the code has started.
 func (k *Kernel) Signal(sig syscall.Signal) error { return k.run.Signal(sig) }
@@ -125,6 +143,9 @@ func (k *Kernel) Take() [][]byte {
 func (k *Kernel) put(text []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.broke != "" {
+		return
+	}
 	if k.queued += len(text) + PieceCost; k.queued > MaxQueued {
 		k.fail(fmt.Sprintf("it printed over %d bytes before they could be read", MaxQueued))
 		return

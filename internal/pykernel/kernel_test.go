@@ -2,6 +2,8 @@ package pykernel
 
 import (
 	"bytes"
+	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -33,6 +35,23 @@ func TestAttackKernelMessages(t *testing.T) {
 			t.Errorf("%s: %s", name, said)
 		}
 	}
+}
+
+// A kernel that asks and reads no answers, as a flood of input() in a hostile machine, takes bounded memory.
+func TestAttackKernelUnread(t *testing.T) {
+	from, to := io.Pipe()
+	defer from.Close()
+	ended := false
+	k := &Kernel{stdin: to, stop: func() { ended = true }}
+	before := runtime.NumGoroutine()
+	for range 100_000 {
+		k.Send([]byte(`{"input": 1, "error": "too many questions"}`))
+	}
+	got := "unbounded"
+	if ended && runtime.NumGoroutine()-before < 20_000 {
+		got = "bounded"
+	}
+	attack.Check(t, "a kernel that reads no answers", "bounded", got)
 }
 
 // FuzzLines cuts a kernel's output into lines, however it arrives.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Flags of a frame.
@@ -28,6 +29,7 @@ type peer struct {
 
 	more chan struct{} // has an element if there is something new
 	gone chan struct{} // closed when nothing more comes
+	pong atomic.Bool   // an answer to a PING waits
 
 	mu      sync.Mutex
 	waiting []Message
@@ -155,10 +157,10 @@ func (p *peer) read(reserve func(int) error) (m Message, err error) {
 	}
 }
 
-// obey answers a PING. Other commands mean nothing here.
+// obey answers a PING, if no answer waits already. Other commands mean nothing here.
 func (p *peer) obey(body []byte) {
-	if name, rest := command(body); name == "PING" && len(rest) >= 2 {
-		p.queue(Message{nil, append([]byte("\x04PONG"), rest[2:min(len(rest), 18)]...)}, maxQueued)
+	if name, rest := command(body); name == "PING" && len(rest) >= 2 && !p.pong.Swap(true) {
+		p.queue(Message{nil, append([]byte("\x04PONG"), rest[2:min(len(rest), 18)]...)}, maxQueued+maxReserved)
 	}
 }
 
@@ -246,6 +248,9 @@ func (p *peer) write() {
 			if encode(out, m) != nil {
 				p.conn.Close() // so that the reader ends, too
 				return
+			}
+			if m[0] == nil {
+				p.pong.Store(false)
 			}
 			p.mu.Lock()
 			p.size -= m.size()

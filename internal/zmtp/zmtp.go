@@ -179,7 +179,9 @@ func (s *Socket) take(p *peer) error {
 	case Router:
 		s.handle(p.identity, m)
 	case Rep:
-		p.queue(m, maxQueued)
+		if !p.queue(m, 4*(s.most+maxFrames*frameCost)) { // it reads no answers
+			return errTooMuch
+		}
 	case Pub:
 		return p.subscribe(m)
 	}

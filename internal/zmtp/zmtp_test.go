@@ -204,3 +204,19 @@ func FuzzPeer(f *testing.F) {
 		_, _ = properties(data)
 	})
 }
+
+// A peer that sends much and reads nothing costs little memory: anyone who can connect may be one.
+func TestAttackAnswersUnread(t *testing.T) {
+	for name, text := range map[string]string{
+		"pings":      "\x04\x17\x04PING\x00\x00" + strings.Repeat("x", 16),
+		"heartbeats": "\x02\x00\x00\x00\x00\x00\x00\xff\x00" + strings.Repeat("x", 0xff00),
+	} {
+		p := &peer{in: bufio.NewReader(strings.NewReader(strings.Repeat(text, 4<<20/len(text)))),
+			more: make(chan struct{}, 1), gone: make(chan struct{})}
+		s := &Socket{kind: Rep, most: 64 << 10}
+		for s.take(p) == nil {
+		}
+		attack.Check(t, "ZeroMQ: answers to "+name+" that nobody reads", "at most 1 MiB",
+			map[bool]string{true: "at most 1 MiB", false: fmt.Sprint(p.size, " bytes")}[p.size <= 1<<20])
+	}
+}
