@@ -272,6 +272,7 @@ type Ask = func(context.Context, *sdk.ElicitParams) unitask.Verdict
 // AddTaskTool adds a tool whose calls end with a task at once, if their client takes tasks. Other calls wait.
 func AddTaskTool(s *Server, name string,
 	run func(context.Context, *sdk.CallToolRequest, Ask) (*sdk.CallToolResult, error)) {
+	s.tasked[name] = true
 	s.sdk.AddTool(&sdk.Tool{Name: name, Description: "a test's", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			slot := taskOf(ctx)

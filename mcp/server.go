@@ -55,6 +55,7 @@ type Server struct {
 	opts     Options
 	sdk      *sdk.Server
 	takes    map[string]*jsonschema.Schema // schemas of the tools' arguments, by the tools' names
+	tasked   map[string]bool               // tools whose calls may end with a task
 	queue    *queue
 	metrics  *metrics
 	snippets map[string]*snippet

@@ -134,6 +134,7 @@ func (s *Server) addTasks() {
 				return serve(r, p), nil
 			})
 	}
+	s.tasked = map[string]bool{"run_code": true}
 	s.sdk.AddReceivingMiddleware(s.withTasks)
 }
 
@@ -144,7 +145,7 @@ type callerKey struct{}
 func (s *Server) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		switch {
-		case method == "tools/call" && takesTasks(req):
+		case method == "tools/call" && s.tasked[toolOf(req)] && takesTasks(req):
 			slot := &taskSlot{after: taskAfter}
 			res, err := next(context.WithValue(ctx, taskKey{}, slot), method, req)
 			if slot.made != nil {
@@ -162,6 +163,14 @@ func (s *Server) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		return next(ctx, method, req)
 	}
+}
+
+// toolOf returns the name of the tool that a request calls.
+func toolOf(req sdk.Request) string {
+	if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok {
+		return p.Name
+	}
+	return ""
 }
 
 // missingTasks is the error for a client that has not declared the extension.
