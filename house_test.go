@@ -35,7 +35,8 @@ var floors = [][]string{
 		"internal/testsignals", "internal/testwait", "internal/unseen", "internal/userdir", "internal/zmtp",
 		"guest/system",
 	},
-	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/hostexec", "internal/localsocket", "internal/testjupyter",
+	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/hostexec", "internal/localsocket",
+		"internal/testjupyter",
 		"internal/vault"},
 	{
 		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell", "guest/tools",
