@@ -92,14 +92,14 @@ func cut(text string, most int) string {
 
 // begin starts the session and Python in it.
 func (s *server) begin(ctx context.Context) (k *pykernel.Kernel, version string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	box, err := s.Start(ctx)
+	box, err := s.Start(ctx) // which may install packages first
 	if err != nil {
 		return nil, "", fmt.Errorf("the machine did not start: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
 	if k, err = pykernel.Start(ctx, box, pykernel.Options{Jupyter: true, Dir: s.Dir}); err != nil {
-		return nil, "", fmt.Errorf("Python did not start in the machine: %w", err)
+		return nil, "", fmt.Errorf("the machine's Python did not start: %w", err)
 	}
 	for {
 		select {
@@ -115,10 +115,10 @@ func (s *server) begin(ctx context.Context) (k *pykernel.Kernel, version string,
 				}
 			}
 		case <-k.Over:
-			return nil, "", fmt.Errorf("Python did not start in the machine: %w", k.Err())
+			return nil, "", fmt.Errorf("the machine's Python did not start: %w", k.Err())
 		case <-ctx.Done():
 			k.End()
-			return nil, "", fmt.Errorf("Python did not start in the machine within %s", startTime)
+			return nil, "", fmt.Errorf("the machine's Python did not start within %s", startTime)
 		}
 	}
 }

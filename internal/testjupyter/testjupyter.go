@@ -72,6 +72,14 @@ func Connect(t testing.TB, content map[string]any) *Client {
 			s.Send([]byte{1})
 		}
 	}
+	for subscribed := false; !subscribed; { // what comes before the subscription is lost
+		c.Ask("kernel_info_request", nil)
+		iopub := c.sockets["iopub"]
+		_ = iopub.conn.SetReadDeadline(time.Now().Add(time.Second / 5))
+		_, err := iopub.in.Peek(1)
+		subscribed = err == nil
+		_ = iopub.conn.SetReadDeadline(time.Now().Add(limit))
+	}
 	return c
 }
 
