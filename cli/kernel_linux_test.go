@@ -193,10 +193,12 @@ func TestKernelClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefix := filepath.Dir(filepath.Dir(python))
-	install := exec.Command(built(t), "kernel", "install", "--prefix", prefix)
-	install.Env = env
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for _, flags := range [][]string{nil, {"--name", "unitask-ipython", "--with", "pip:ipython"}} {
+		install := exec.Command(built(t), append([]string{"kernel", "install", "--prefix", prefix}, flags...)...)
+		install.Env = env
+		if out, err := install.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	cmd := exec.Command(python, script)
 	cmd.Dir, cmd.Env = dir, env

@@ -92,12 +92,12 @@ func cut(text string, most int) string {
 
 // begin starts the session and Python in it.
 func (s *server) begin(ctx context.Context) (k *pykernel.Kernel, version string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	box, err := s.Start(ctx)
+	box, err := s.Start(ctx) // which may install packages first
 	if err != nil {
 		return nil, "", fmt.Errorf("the machine did not start: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
 	if k, err = pykernel.Start(ctx, box, pykernel.Options{Jupyter: true, Dir: s.Dir}); err != nil {
 		return nil, "", fmt.Errorf("the machine's Python did not start: %w", err)
 	}

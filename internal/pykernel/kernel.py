@@ -246,7 +246,7 @@ class Standard:
     """The code's standard streams. Their input is empty."""
 
     def __init__(self, host):
-        self.requests = os.fdopen(os.dup(0), "rb")
+        self.requests, self.errors = os.fdopen(os.dup(0), "rb"), os.dup(2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         self.streams = [Stream(host, 1, "stdout"), Stream(host, 2, "stderr")]
         sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
@@ -302,7 +302,6 @@ class WithIPython:
         from IPython.core.displayhook import DisplayHook
         from IPython.core.displaypub import DisplayPublisher
         from IPython.core.interactiveshell import InteractiveShell
-        from IPython.core.payloadpage import install_payload_page
         from traitlets import Type
         from traitlets.config import Config
 
@@ -340,16 +339,16 @@ class WithIPython:
         self.shell = Shell.instance(config=config)
         self.shell.system = self.shell.system_raw
         self.shell.Completer.use_jedi = False
-        install_payload_page()
+        self.pages = []  # that the cell has shown in a pager
+        self.shell.set_hook("show_in_pager", lambda shell, data, start=0, screen_lines=0: self.pages.append(
+            str(data.get("text/plain", "") if isinstance(data, dict) else data)))
 
     def execute(self, request):
         shell = self.shell
         shell.execution_count = request["count"]
         done = shell.run_cell(request["code"], store_history=request["store"], silent=request["silent"])
         error = done.error_before_exec or done.error_in_exec
-        pages = [str((page.get("data") or {}).get("text/plain", "")) for page in shell.payload_manager.read_payload()
-                 if page.get("source") == "page"]
-        shell.payload_manager.clear_payload()
+        pages, self.pages = self.pages, []
         if error is not None:
             return {"error": type(error).__name__, "pages": pages}
         return {"expressions": shell.user_expressions(request["expressions"]), "pages": pages}
@@ -480,10 +479,15 @@ def serve_jupyter(host, standard, text):
     """Carries out the host's requests, one at a time."""
     asker = Asker(host, standard)
     try:
-        import IPython  # noqa: F401
-        serving = WithIPython(host)
+        import IPython.core.interactiveshell  # noqa: F401
     except ImportError:
         serving = WithoutIPython(host, text)
+    else:
+        try:
+            serving = WithIPython(host)
+        except BaseException as error:  # the host says why there is no kernel
+            os.write(standard.errors, f"IPython: {type(error).__name__}: {said(error)[:300]}".encode())
+            raise
     host.send(type="ready", version="%d.%d.%d" % sys.version_info[:3])
     operations = {name: getattr(serving, name) for name in ("execute", "complete", "inspect", "is_complete")}
     while True:

@@ -12,7 +12,7 @@ from nbclient.exceptions import CellExecutionError
 def cell(client, code, **options):
     """Runs a cell, and returns its reply and its outputs."""
     outputs = []
-    reply = client.execute_interactive(code, timeout=120, output_hook=outputs.append, **options)
+    reply = client.execute_interactive(code, timeout=900, output_hook=outputs.append, **options)
     return reply["content"], [(m["msg_type"], m["content"]) for m in outputs if m["msg_type"] != "status"]
 
 
@@ -97,5 +97,17 @@ def of_notebooks():
     same("jupyter execute", book.cells[-1].outputs[0].data["text/plain"], "10")
 
 
+def of_ipython():
+    manager, client = start_new_kernel(kernel_name="unitask-ipython", startup_timeout=120)
+    outputs = cell(client, "%time 1 + 1")[1]
+    same("magic", ["Wall time" in printed(outputs), outputs[-1][1]["data"]["text/plain"]], [True, "2"])
+    outputs = cell(client, "h = display(1, display_id=True)\nh.update(2)")[1]
+    same("an update", [kind for kind, _ in outputs[1:]], ["display_data", "update_display_data"])
+    same("a page", "Signature" in cell(client, "print?")[0]["payload"][0]["data"]["text/plain"], True)
+    same("an error", cell(client, "1 / 0")[0]["ename"], "ZeroDivisionError")
+    manager.shutdown_kernel()
+
+
 of_client()
 of_notebooks()
+of_ipython()
