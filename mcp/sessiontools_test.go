@@ -121,7 +121,7 @@ func commandRows(id string) []sessionToolsRow {
 		{"wait_command", object{"run": "RUN", "afterSeq": 1000}, "from 0 to 4", true},
 		{"wait_command", object{"run": "RUN", "waitSeconds": 51}, "waitSeconds", true},
 		{"wait_command", object{"run": "../../etc"}, "is not in the background", true},
-		{"wait_command", object{"run": id}, "is not in the background", true},
+		{"wait_command", object{"run": id}, "no command in the background", true},
 		{"session_command", object{"session": id, "command": "touch go"}, "exit code 0", false},
 		{"wait_command", object{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, "exit code 3\n--- output\né\n", false},
 		{"wait_command", object{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, "exit code 3", false},

@@ -60,6 +60,7 @@ type server struct {
 	inputs                                  chan string   // answers to input()
 	interrupts                              chan struct{} // has an element if the code is to be interrupted
 	more                                    chan struct{} // has an element if there is something in requests
+	open                                    chan struct{} // closed when all sockets are there
 
 	mu       sync.Mutex
 	requests []*message // that wait for their turn
@@ -82,7 +83,7 @@ func Serve(ctx context.Context, c Connection, opts Options) error {
 	defer stop(nil)
 	s := &server{Options: opts, signer: signer{[]byte(c.Key)}, session: uuid.NewString(), ctx: ctx, stop: stop,
 		started: make(chan struct{}), inputs: make(chan string, 1), interrupts: make(chan struct{}, 1),
-		more: make(chan struct{}, 1)}
+		more: make(chan struct{}, 1), open: make(chan struct{})}
 	if err := s.listen(c); err != nil {
 		return err
 	}
@@ -124,12 +125,14 @@ func (s *server) listen(c Connection) error {
 	s.stdin = zmtp.Serve(listeners[3], zmtp.Router, maxMessage, s.handle(s.takeInput))
 	s.shell = zmtp.Serve(listeners[0], zmtp.Router, maxMessage, s.handle(s.queue))
 	s.control = zmtp.Serve(listeners[1], zmtp.Router, maxMessage, s.handle(s.controlled))
+	close(s.open)
 	return nil
 }
 
 // handle returns a handler that drops messages which are not valid.
 func (s *server) handle(take func(*message)) func(string, zmtp.Message) {
 	return func(peer string, frames zmtp.Message) {
+		<-s.open // a handler may use every socket
 		if m, err := s.parse(peer, frames); err == nil {
 			take(m)
 		}
