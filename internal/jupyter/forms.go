@@ -56,7 +56,7 @@ func (s *server) forms(data map[string]json.RawMessage) map[string]any {
 				list["text/html"] = `<img src="data:image/svg+xml;base64,` + base64.StdEncoding.EncodeToString([]byte(text)) + `">`
 			}
 		case kind == "text/markdown" || kind == "text/latex":
-			if !unsafeCommand.MatchString(text) && !(kind == "text/markdown" && unsafeMarkdown.MatchString(text)) &&
+			if safeFormulas(text) && !(kind == "text/markdown" && unsafeMarkdown.MatchString(text)) &&
 				!strings.Contains(text, "<") {
 				list[kind] = text
 			} else if _, has := data["text/html"]; !has { // shown as it is written
@@ -106,10 +106,6 @@ func base64Of(text string) (clean string, ok bool) {
 // unsafeMarkdown matches what may become a link, a picture or HTML in Markdown. JupyterLab draws diagrams of Mermaid in
 // its page, with pictures from anywhere.
 var unsafeMarkdown = regexp.MustCompile(`(?i)[<&\]]|mermaid`)
-
-// unsafeCommand matches commands of a formula that do more than show something: MathJax has some that link or style.
-var unsafeCommand = regexp.MustCompile(`(?i)\\(href|url|class|style|cssid|data|require|unicode|html|include|let|def|` +
-	`newcommand|newenvironment|mmltoken|bbox|fcolorbox)`)
 
 var escaped = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;", "$", "&#36;",
 	`\`, "&#92;")

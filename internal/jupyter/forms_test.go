@@ -45,6 +45,8 @@ func TestForms(t *testing.T) {
 			`<img src="data:image/png;base64,aGk=" alt="x">`},
 		{"text/markdown", "# A *title*\n$\\alpha$", "text/markdown", "# A *title*\n$\\alpha$"},
 		{"text/latex", `$\frac{1}{2}$`, "text/latex", `$\frac{1}{2}$`},
+		{"text/latex", `$\displaystyle \left[\begin{matrix}1 & x\\0 & \mathtt{\text{y}}\end{matrix}\right]$`, "text/latex",
+			`$\displaystyle \left[\begin{matrix}1 & x\\0 & \mathtt{\text{y}}\end{matrix}\right]$`},
 	} {
 		if got := show(t, c.kind, c.text); got[c.as] != c.want || len(got) != 1 {
 			t.Errorf("%s %q: %q, want %q", c.kind, c.text, got, c.want)
@@ -180,6 +182,10 @@ func TestAttackFormulas(t *testing.T) {
 		{"a command with a cell outside of a table in it", "text/html", `$\hr<td>ef{javascript:alert(1)}{x}$`},
 		{"a box with a background", "text/latex", `$\bbox[background:url(http://a.example/)]{x}$`},
 		{"a frame with a background", "text/latex", `$\fcolorbox{red;background:url(http://a.example/)}{white}{x}$`},
+		{"a command of an extension that no list has", "text/latex", `$\enclose{x}[style="background:url(//a.example)"]{y}$`},
+		{"a block of an extension", "text/latex", `$\begin{CD}a\end{CD}$`},
+		{"a definition", "text/latex", `$\edef\x{\string\href}$`},
+		{"a color with a style behind it", "text/html", `<p>$\color{red;background:url(http://a.example/)}x$</p>`},
 		{"a diagram with a picture", "text/markdown",
 			"```Mermaid\nflowchart\nA@{ img: \"http://a.example/x.png\" }\n```"},
 	} {

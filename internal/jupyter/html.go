@@ -61,7 +61,7 @@ func rewrite(text string, frame bool) (clean string, same bool) {
 		passes := has(plainTags, token.Data) || frame && has(framedTags, token.Data)
 		switch {
 		case kind == html.ErrorToken:
-			return out.String(), same && !unsafeCommand.MatchString(shown.String())
+			return out.String(), same && safeFormulas(shown.String())
 		case kind == html.TextToken && skip:
 		case kind == html.TextToken && frame && strings.HasSuffix(out.String()[max(0, out.Len()-7):], "<style>"):
 			out.WriteString(token.Data) // its end tag ends it

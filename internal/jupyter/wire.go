@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/internal/zmtp"
@@ -85,16 +87,17 @@ func (c *Connection) listen(port int) (net.Listener, error) {
 		return net.Listen("tcp", net.JoinHostPort(c.IP, strconv.Itoa(port)))
 	}
 	name := fmt.Sprintf("%s-%d", c.IP, port)
-	l, err := net.Listen("unix", name)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(name, 0o600); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	l, err := localsocket.Listen(filepath.Dir(name), filepath.Base(name))
+	return removed{l, name}, err
 }
+
+// removed is a listener whose socket's file is removed with it.
+type removed struct {
+	*net.UnixListener
+	name string
+}
+
+func (r removed) Close() error { return errors.Join(r.UnixListener.Close(), os.Remove(r.name)) }
 
 // Limits of a client's messages.
 const (

@@ -45,7 +45,8 @@ type Kernel struct {
 	mu     sync.Mutex
 	queue  [][]byte // messages that nobody has taken yet
 	queued int      // their bytes
-	unread int      // bytes of messages that it has not read
+	unsent [][]byte // messages to it that it has not read; the first is being written
+	unread int      // their bytes
 	broke  string   // the limit that it broke
 }
 
@@ -99,12 +100,24 @@ func (k *Kernel) Send(text []byte) {
 		k.fail(fmt.Sprintf("it left over %d bytes of messages unread", maxUnread))
 		return
 	}
-	go func() {
-		_, _ = k.stdin.Write(append(text, '\n'))
+	k.unsent = append(k.unsent, append(text, '\n'))
+	if len(k.unsent) == 1 {
+		go k.write()
+	}
+}
+
+// write writes the messages in their order, until none is left.
+func (k *Kernel) write() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(k.unsent) > 0 {
+		text := k.unsent[0]
+		k.mu.Unlock()
+		_, _ = k.stdin.Write(text)
 		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.unread -= size
-	}()
+		k.unsent = k.unsent[1:]
+		k.unread -= len(text) - 1 + sendCost
+	}
 }
 
 // Signal sends a signal to the kernel and the processes that the code has started.

@@ -212,6 +212,13 @@ func (p *peer) queue(m Message, most int) bool {
 	return true
 }
 
+// unread returns how many bytes wait.
+func (p *peer) unread() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.size
+}
+
 func (p *peer) wake() {
 	select {
 	case p.more <- struct{}{}:

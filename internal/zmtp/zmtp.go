@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/unitask/unitask/internal/accepting"
 )
 
 // Kind is a type of socket.
@@ -37,9 +39,11 @@ const (
 	maxCommand   = 4 << 10          // bytes of a command
 	maxQueued    = 64 << 20         // bytes that wait for a peer to read
 	maxReserved  = 1 << 20          // more of them, for what Publish may not drop
+	maxQueuedSum = 256 << 20        // bytes that wait for all peers of a Pub
 	frameCost    = 64               // bytes of memory that a frame uses beside its content
 	chunk        = 64 << 10         // bytes of a frame that are read at a time: a length alone reserves no memory
 	greetingTime = 10 * time.Second // for a peer's first words
+	messageTime  = 30 * time.Second // for a message, once it has begun
 	lingerTime   = time.Second      // in which peers get what waits, at the end
 )
 
@@ -56,7 +60,8 @@ func (m Message) size() (n int) {
 // Socket has many peers.
 type Socket struct {
 	kind     Kind
-	most     int // bytes of a message
+	most     int           // bytes of a message
+	patience time.Duration // for a message
 	listener net.Listener
 	handle   func(identity string, m Message)
 	work     sync.WaitGroup
@@ -72,7 +77,7 @@ type Socket struct {
 // Serve serves a socket. It calls handle for each message to a Router, from several goroutines, and lets the peer wait
 // until handle returns. A peer that sends messages of more than most bytes is cut off.
 func Serve(l net.Listener, kind Kind, most int, handle func(identity string, m Message)) *Socket {
-	s := &Socket{kind: kind, most: most, listener: l, handle: handle, peers: map[string]*peer{},
+	s := &Socket{kind: kind, most: most, patience: messageTime, listener: l, handle: handle, peers: map[string]*peer{},
 		conns: map[net.Conn]bool{}}
 	s.work.Go(s.accept)
 	return s
@@ -80,13 +85,9 @@ func Serve(l net.Listener, kind Kind, most int, handle func(identity string, m M
 
 func (s *Socket) accept() {
 	for {
-		conn, err := s.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
+		conn, err := accepting.Next(s.listener.Accept)
+		if err != nil {
 			return
-		}
-		if err != nil { // as too many open files
-			time.Sleep(10 * time.Millisecond)
-			continue
 		}
 		s.mu.Lock()
 		full := s.closed || len(s.conns) >= maxPeers
@@ -120,7 +121,7 @@ func (s *Socket) serve(conn net.Conn) {
 	}
 	var writing sync.WaitGroup
 	if p.ready(s.kind) == nil {
-		s.begin(conn)
+		s.limit(conn.SetDeadline, time.Time{})
 		writing.Go(p.write)
 		for s.take(p) == nil {
 		}
@@ -129,12 +130,12 @@ func (s *Socket) serve(conn net.Conn) {
 	writing.Wait()
 }
 
-// begin ends the time limit of a connection's first words, unless the socket is ending.
-func (s *Socket) begin(conn net.Conn) {
+// limit sets the time limits of a connection's reads and writes, unless the socket is ending.
+func (s *Socket) limit(set func(time.Time) error, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		_ = conn.SetDeadline(time.Time{})
+		_ = set(at)
 	}
 }
 
@@ -171,7 +172,12 @@ func (s *Socket) take(p *peer) error {
 		}
 		return s.hold(n)
 	}
+	if _, err := p.in.Peek(1); err != nil { // a peer may be silent for as long as it likes
+		return err
+	}
+	s.limit(p.conn.SetReadDeadline, time.Now().Add(s.patience))
 	m, err := p.read(reserve)
+	s.limit(p.conn.SetReadDeadline, time.Time{})
 	if err != nil || m == nil {
 		return err
 	}
@@ -222,6 +228,7 @@ func (s *Socket) Send(identity string, m Message) bool {
 func (s *Socket) Publish(m Message, mayDrop bool) (lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.relieve()
 	for _, p := range s.peers {
 		switch {
 		case !p.subscribed(m[0]):
@@ -232,6 +239,21 @@ func (s *Socket) Publish(m Message, mayDrop bool) (lost bool) {
 		}
 	}
 	return lost
+}
+
+// relieve cuts off the peer that leaves the most unread, if all together leave too much. The caller has the lock.
+func (s *Socket) relieve() {
+	var worst *peer
+	sum, most := 0, 0
+	for _, p := range s.peers {
+		n := p.unread()
+		if sum += n; n > most {
+			worst, most = p, n
+		}
+	}
+	if sum > maxQueuedSum {
+		worst.conn.Close()
+	}
 }
 
 // Close ends the socket. Peers get what waits for them if they read it within a second.

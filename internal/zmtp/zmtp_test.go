@@ -211,7 +211,10 @@ func TestAttackAnswersUnread(t *testing.T) {
 		"pings":      "\x04\x17\x04PING\x00\x00" + strings.Repeat("x", 16),
 		"heartbeats": "\x02\x00\x00\x00\x00\x00\x00\xff\x00" + strings.Repeat("x", 0xff00),
 	} {
-		p := &peer{in: bufio.NewReader(strings.NewReader(strings.Repeat(text, 4<<20/len(text)))),
+		conn, other := net.Pipe()
+		defer conn.Close()
+		defer other.Close()
+		p := &peer{conn: conn, in: bufio.NewReader(strings.NewReader(strings.Repeat(text, 4<<20/len(text)))),
 			more: make(chan struct{}, 1), gone: make(chan struct{})}
 		s := &Socket{kind: Rep, most: 64 << 10}
 		for s.take(p) == nil {
@@ -219,4 +222,62 @@ func TestAttackAnswersUnread(t *testing.T) {
 		attack.Check(t, "ZeroMQ: answers to "+name+" that nobody reads", "at most 1 MiB",
 			map[bool]string{true: "at most 1 MiB", false: fmt.Sprint(p.size, " bytes")}[p.size <= 1<<20])
 	}
+}
+
+// Peers that stop inside a message give back what they hold, and do not keep others from sending.
+func TestAttackStalledMessage(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int, 1)
+	s := Serve(l, Router, 1<<20, func(_ string, m Message) { got <- len(m[0]) })
+	t.Cleanup(s.Close)
+	s.mu.Lock()
+	s.patience = 200 * time.Millisecond
+	s.mu.Unlock()
+	port := l.Addr().(*net.TCPAddr).Port
+	large := make([]byte, 1<<20-1)
+	var stalled []*testjupyter.Socket
+	for range 2 { // a third had no room
+		c := testjupyter.Dial(t, port, "DEALER", "")
+		c.Raw(append([]byte{flagLong, 0, 0, 0, 0, 0, 0x0f, 0xff, 0xff}, large[1:]...)) // without its last byte
+		stalled = append(stalled, c)
+	}
+	idle := testjupyter.Dial(t, port, "DEALER", "") // which may be silent
+	for _, c := range stalled {
+		attack.Check(t, "ZeroMQ: a peer that stops inside a message", "true", fmt.Sprint(c.Closed()))
+	}
+	idle.Send(large)
+	attack.Check(t, "ZeroMQ: bytes of an honest message afterwards", fmt.Sprint(len(large)), fmt.Sprint(<-got))
+}
+
+// All peers together leave a bounded amount unread.
+func TestAttackSubscribersUnread(t *testing.T) {
+	pub, port := serve(t, Pub, 1<<10)
+	for range 8 {
+		testjupyter.Dial(t, port, "SUB", "").Send([]byte{1})
+	}
+	large := Message{[]byte("topic"), make([]byte, 8<<20)}
+	unread := func() int {
+		pub.mu.Lock()
+		defer pub.mu.Unlock()
+		sum := 0
+		for _, p := range pub.peers {
+			sum += p.unread()
+		}
+		return sum
+	}
+	most := 0
+	for range 100 {
+		pub.Publish(large, true)
+		time.Sleep(time.Millisecond)
+		most = max(most, unread())
+	}
+	testwait.Until(t, "those that read nothing are cut off", func() bool {
+		pub.Publish(large, true)
+		return unread() <= maxQueuedSum
+	})
+	attack.Check(t, "ZeroMQ: what 8 subscribers that read nothing leave unread", "at most 384 MiB",
+		map[bool]string{true: "at most 384 MiB", false: fmt.Sprint(most, " bytes")}[most <= 384<<20])
 }
