@@ -304,7 +304,11 @@ func (s *Server) waitRun(ctx context.Context, caller unitask.Caller, req *sdk.Ca
 				return &sdk.CallToolResult{RequestState: q.state,
 					InputRequests: sdk.InputRequestMap{roundInput: q.form()}}, nil, nil
 			}
-			r.answer(q.state, askerOf(ctx, caller, req)(q.ctx, q.form))
+			said := askerOf(ctx, caller, req)(q.ctx, q.form)
+			if ctx.Err() != nil { // the next call asks again
+				return nil, nil, context.Cause(ctx)
+			}
+			r.answer(q.state, said)
 		}
 		_, _, end := r.output.Since(math.MaxInt64) // copies nothing
 		if r.ended() || !time.Now().Before(until) || most >= leastShown && end-in.AfterSeq >= int64(most) {

@@ -291,6 +291,9 @@ func AddTaskTool(s *Server, name string,
 		})
 }
 
+// SetTaskAfter sets after how long a call ends with a task.
+func SetTaskAfter(s *Server, after time.Duration) { s.taskAfter = after }
+
 // MissingTasks is the error for a client without tasks.
 func MissingTasks() error { return missingTasks() }
 

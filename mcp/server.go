@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -51,14 +52,15 @@ type Options struct {
 
 // Server is an MCP server over a runtime.
 type Server struct {
-	rt       *unitask.Runtime
-	opts     Options
-	sdk      *sdk.Server
-	takes    map[string]*jsonschema.Schema // schemas of the tools' arguments, by the tools' names
-	tasked   map[string]bool               // tools whose calls may end with a task
-	queue    *queue
-	metrics  *metrics
-	snippets map[string]*snippet
+	rt        *unitask.Runtime
+	opts      Options
+	sdk       *sdk.Server
+	takes     map[string]*jsonschema.Schema // schemas of the tools' arguments, by the tools' names
+	tasked    map[string]bool               // tools whose calls may end with a task,
+	taskAfter time.Duration                 // if they take longer than this
+	queue     *queue
+	metrics   *metrics
+	snippets  map[string]*snippet
 
 	ctx      context.Context // ends with Close, and every run with it
 	stop     context.CancelFunc
@@ -228,6 +230,7 @@ func (s *Server) Close() {
 	s.refuse()
 	s.stop()
 	s.runs.Wait()
+	s.rounds.end()
 }
 
 // refuse stops accepting calls.

@@ -134,7 +134,7 @@ func (s *Server) addTasks() {
 				return serve(r, p), nil
 			})
 	}
-	s.tasked = map[string]bool{"run_code": true}
+	s.tasked, s.taskAfter = map[string]bool{"run_code": true}, taskAfter
 	s.sdk.AddReceivingMiddleware(s.withTasks)
 }
 
@@ -146,7 +146,7 @@ func (s *Server) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		switch {
 		case method == "tools/call" && s.tasked[toolOf(req)] && takesTasks(req):
-			slot := &taskSlot{after: taskAfter}
+			slot := &taskSlot{after: s.taskAfter}
 			res, err := next(context.WithValue(ctx, taskKey{}, slot), method, req)
 			if slot.made != nil {
 				return s.taskState(slot.made, "task"), nil
@@ -337,6 +337,20 @@ func (all *rounds) detached(id, caller string) *round {
 		}
 	}
 	return nil
+}
+
+// end forgets all runs, which have ended.
+func (all *rounds) end() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, r := range all.open {
+		r.mu.Lock()
+		if r.expiry != nil {
+			r.expiry.Stop()
+		}
+		r.mu.Unlock()
+	}
+	all.open = nil
 }
 
 func (r *round) isDetached() bool {

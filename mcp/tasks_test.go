@@ -227,9 +227,10 @@ func TestTasks(t *testing.T) {
 		t.Skip("boots a real machine; not in -short")
 	}
 	s := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{})
+	mcp.SetTaskAfter(s, time.Second)
 	url := serve(t, s, mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
 	alice := taskClient{url, "alice-token-0123456789", false}
-	const slow = "echo begun; sleep 7; echo over; exit 3"
+	const slow = "echo begun; sleep 3; echo over; exit 3"
 	made := alice.call(t, "run_code", map[string]any{"language": "shell", "code": slow}).Result
 	if made.ResultType != "task" || made.TTLMs < 1 {
 		t.Fatalf("%+v", made)
@@ -240,7 +241,7 @@ func TestTasks(t *testing.T) {
 	}
 
 	plain := taskClient{url, alice.token, true}.call(t, "run_code", map[string]any{"language": "shell",
-		"code": "sleep 6; echo waited"}).Result
+		"code": "sleep 2; echo waited"}).Result
 	if plain.ResultType != "complete" || len(plain.Content) == 0 {
 		t.Errorf("%+v", plain)
 	}
