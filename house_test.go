@@ -32,11 +32,11 @@ var floors = [][]string{
 		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testarchive", "internal/testcert",
 		"internal/testdir",
 		"internal/testlack", "internal/testprogram", "internal/testregistry", "internal/testroot",
-		"internal/testsignals", "internal/testwait", "internal/unseen", "internal/userdir", "internal/zmtp",
+		"internal/testsignals", "internal/testwait", "internal/unseen", "internal/userdir",
 		"guest/system",
 	},
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/hostexec", "internal/localsocket",
-		"internal/testjupyter", "internal/vault"},
+		"internal/testjupyter", "internal/vault", "internal/zmtp"},
 	{
 		"guest", "guest/container", "guest/golang", "guest/node", "guest/python", "guest/shell", "guest/tools",
 		"image/debian", "image/debian/debiantest", "image/erofs", "image/oci", "image/tfs",

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Clients typeset formulas in text, Markdown and HTML. Some commands of TeX link, style or define others, and extensions
-// add more. So only formulas with these commands pass. They show something, and take no address and no style.
+// Clients typeset formulas in text, Markdown and HTML. Some commands of TeX link, style or define others, and
+// extensions add more. So only formulas with these commands pass. They show something, and take no address and no
+// style.
 const (
 	formulaCommands = ` alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau
 		upsilon phi chi psi omega varepsilon vartheta varpi varrho varsigma varphi Gamma Delta Theta Lambda Xi Pi Sigma

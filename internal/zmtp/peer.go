@@ -212,6 +212,15 @@ func (p *peer) queue(m Message, most int) bool {
 	return true
 }
 
+// cutOff ends the connection, and forgets what waits.
+func (p *peer) cutOff() {
+	p.conn.Close()
+	p.end()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting, p.size = nil, 0
+}
+
 // unread returns how many bytes wait.
 func (p *peer) unread() int {
 	p.mu.Lock()

@@ -252,7 +252,7 @@ func (s *Socket) relieve() {
 		}
 	}
 	if sum > maxQueuedSum {
-		worst.conn.Close()
+		worst.cutOff()
 	}
 }
 
