@@ -30,12 +30,6 @@ const (
 	taskBytes    = 256 << 10        // of a result with pictures; a larger one is kept without them
 )
 
-// Errors of the extension.
-const (
-	codeHeaderMismatch    = -32020
-	codeMissingCapability = -32021
-)
-
 // errTask ends a call with a task; withTasks replaces it.
 var errTask = errors.New("the call ends with a task")
 
@@ -175,8 +169,9 @@ func toolOf(req sdk.Request) string {
 
 // missingTasks is the error for a client that has not declared the extension.
 func missingTasks() error {
-	return &jsonrpc.Error{Code: codeMissingCapability, Message: "Missing required client capability",
-		Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}`)}
+	return &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities,
+		Message: "Missing required client capability",
+		Data:    json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}`)}
 }
 
 // sameTask checks over HTTP that a request's header names the same task as its body.
@@ -186,7 +181,7 @@ func sameTask(req sdk.Request) error {
 	if !ok || extra == nil || extra.Header == nil || strings.TrimSpace(extra.Header.Get("Mcp-Name")) == p.TaskID {
 		return nil
 	}
-	return &jsonrpc.Error{Code: codeHeaderMismatch, Message: "the header Mcp-Name must be the request's taskId"}
+	return &jsonrpc.Error{Code: sdk.CodeHeaderMismatch, Message: "the header Mcp-Name must be the request's taskId"}
 }
 
 // taskState returns the state of a task.
