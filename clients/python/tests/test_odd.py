@@ -12,14 +12,19 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
 import unitask
+from unitask._async._sessions import AsyncSession
 from unitask._functions import FunctionTools
 from unitask._sync import _runs
+from unitask._sync._files import Values
 from unitask._wire import EventReader
+from unitask.adapters import _common
+from unitask.adapters._common import execute
 from unitask.mock import MockServer
 
 
@@ -280,3 +285,49 @@ def test_results_that_no_server_takes() -> None:
     for data in odd:
         _runs.call(http, "r", {"call": "../1", "arguments": {}, **data}, tools)
         assert set(said[-1]) == {"error"}, said[-1]
+
+
+def test_deep_value() -> None:
+    """The machine writes values: one of too many levels is an error of the package."""
+    deep = client_of(lambda request: httpx.Response(200, text="[" * 200_000))
+    with pytest.raises(unitask.ServerError, match="no JSON"):
+        Values(deep._http, "s").get("deep")
+
+
+async def test_command_that_begins_late() -> None:
+    """A program that is there only at the second try has the time limit, too."""
+    seen: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        if request.url.params.get("wait") == "false":
+            return httpx.Response(409, json={"code": "cancelled", "detail": "it ended before it began"})
+        ended = {"runId": "r", "session": "s", "outcome": "timeout", "exitCode": 124, "durationMs": 1, "hints": []}
+        return httpx.Response(200, json={**ended, "stdout": "", "stderr": "", "truncated": True})
+
+    async with unitask.AsyncClient("http://x", transport=httpx.MockTransport(answer)) as client:
+        ended = await execute(AsyncSession(client._http, _state()), ["late"], timeout=2)
+    assert ended.timed_out and ended.truncated
+    assert seen[1]["timeoutSeconds"] == 2
+
+
+def test_fork_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process that exits leaves the session to its parent."""
+    asked: list[str] = []
+    monkeypatch.setattr(_common, "Client", lambda *args, **options: asked.append("end") or unitask.Client("http://x"))
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(_common.atexit, "register", ends.append)
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    client = client_of(lambda request: httpx.Response(204))
+    _common.end_with(owner, unitask.Session(client._http, _state()))
+    monkeypatch.setattr(_common.os, "getpid", lambda: -1)
+    ends[0]()
+    assert asked == []
+
+
+def _state() -> Any:
+    return type("State", (), {"id": "s"})()

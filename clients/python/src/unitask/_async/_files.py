@@ -177,7 +177,7 @@ class AsyncValues:
         answer = await self._http.send("GET", path_of("sessions", self._session, "values", name))
         try:
             return answer.json()
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             raise ServerError(f"the value {name} is no JSON: {err}") from err
 
     async def set(self, name: str, value: Any) -> None:

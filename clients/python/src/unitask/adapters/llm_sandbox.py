@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors import UnitaskError
 from .._sync._client import Client
-from .._sync._sessions import Session
+from .._sync._sessions import Session, Task
 from ._common import MAX_OUTPUT, end_with, file_error, missing
 
 try:
@@ -60,6 +60,7 @@ class UnitaskSession(BaseSession):
         super().__init__(SessionConfig(**config))
         self.stream = False
         self.container: Any = None
+        self._task: Task | None = None
         self._packages = [f"pip:{name}" for name in libraries or []]
         self._client, self._own = client or Client(), client is None
 
@@ -92,14 +93,16 @@ class UnitaskSession(BaseSession):
         super().close()
         session, self.container = self.container, None
         if session is not None and not self.using_existing_container:
-            self._forget()
             session.close()
+            self._forget()
         if self._own:
             self._client.close()
 
     def _handle_timeout(self) -> None:
         if self.container is not None and not self.using_existing_container:
             self.close()
+        elif self._task is not None:
+            self._task.cancel()
 
     def execute_command(
         self,
@@ -114,7 +117,7 @@ class UnitaskSession(BaseSession):
         session: Session | None = self.container
         if session is None:
             raise NotOpenSessionError
-        task = session.start("sh", "-c", command, dir=workdir or self.config.workdir)
+        task = self._task = session.start("sh", "-c", command, dir=workdir or self.config.workdir)
         try:
             if on_stdout or on_stderr:
                 for event in task.events():
