@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -21,7 +21,7 @@ import unitask
 from unitask._async._sessions import AsyncSession
 from unitask._functions import FunctionTools
 from unitask._sync import _runs
-from unitask._sync._files import Values
+from unitask._sync._files import Files, Values
 from unitask._wire import EventReader
 from unitask.adapters import _common
 from unitask.adapters._common import execute
@@ -292,6 +292,28 @@ def test_deep_value() -> None:
     deep = client_of(lambda request: httpx.Response(200, text="[" * 200_000))
     with pytest.raises(unitask.ServerError, match="no JSON"):
         Values(deep._http, "s").get("deep")
+
+
+def test_limits(tmp_path: pathlib.Path) -> None:
+    """A file that never ends is read and written up to the limit, and a busy server is asked again."""
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(1000):
+            yield bytes(1 << 20)
+        raise AssertionError("it reads on")
+
+    files = Files(client_of(lambda request: httpx.Response(200, content=endless()))._http, "s")
+    for call in (
+        lambda: files.read("f", limit=3 << 20),
+        lambda: files.download("f", tmp_path / "f", limit=3 << 20),
+        lambda: files.download_folder("f", tmp_path / "folder", limit=3 << 20),
+    ):
+        with pytest.raises(unitask.TooLargeError, match="more than 3145728 bytes"):
+            call()
+    assert (tmp_path / "f").stat().st_size <= 3 << 20 and not (tmp_path / "folder").exists()
+    answers = [httpx.Response(429, json={"code": "busy", "retryable": True, "retryAfterMs": 1})]
+    answers.append(httpx.Response(200, content=b"now"))
+    assert Files(client_of(lambda request: answers.pop(0))._http, "s").read("f", limit=3) == b"now"
 
 
 async def test_command_that_begins_late() -> None:

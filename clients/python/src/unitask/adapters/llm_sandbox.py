@@ -29,6 +29,9 @@ try:
 except ImportError as err:
     raise missing("llm-sandbox", err) from err
 
+MAX_COPY = 1 << 30
+"""Size in bytes of the largest file or folder that copy_from_runtime copies."""
+
 LANGUAGES = {"python": "python", "javascript": "js"}
 _CONFIG = ("verbose", "default_timeout", "execution_timeout", "session_timeout", "security_policy", "encoding_errors")
 
@@ -147,15 +150,15 @@ class UnitaskSession(BaseSession):
             raise FileNotFoundError(f"Source path {src} does not exist or is not accessible")
 
     def copy_from_runtime(self, src: str, dest: str) -> None:
-        """Copies a file or folder out of the machine. The place of a folder must be free."""
+        """Copies a file or folder out of the machine, of 1 GiB at most. The place of a folder must be free."""
         if self.container is None:
             raise NotOpenSessionError
         try:
             if self.container.files.stat(src).kind == "folder":
-                self.container.files.download_folder(src, dest)
+                self.container.files.download_folder(src, dest, limit=MAX_COPY)
             else:
                 Path(dest).parent.mkdir(parents=True, exist_ok=True)
-                self.container.files.download(src, dest)
+                self.container.files.download(src, dest, limit=MAX_COPY)
         except UnitaskError as err:
             raise file_error(err, src) or err from err
 
