@@ -336,9 +336,14 @@ async def test_command_that_begins_late() -> None:
 def test_fork_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked process that exits leaves the session to its parent."""
     asked: list[str] = []
-    monkeypatch.setattr(_common, "Client", lambda *args, **options: asked.append("end") or unitask.Client("http://x"))
+
+    def client_that_tells(url: str, *args: object, **options: object) -> unitask.Client:
+        asked.append(url)
+        return client
+
+    monkeypatch.setattr(_common, "Client", client_that_tells)
     ends: list[Callable[[], None]] = []
-    monkeypatch.setattr(_common.atexit, "register", ends.append)
+    monkeypatch.setattr("atexit.register", ends.append)
 
     class Owner:
         pass
@@ -346,8 +351,9 @@ def test_fork_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner()
     client = client_of(lambda request: httpx.Response(204))
     _common.end_with(owner, unitask.Session(client._http, _state()))
-    monkeypatch.setattr(_common.os, "getpid", lambda: -1)
-    ends[0]()
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: -1)
+        ends[0]()
     assert asked == []
 
 

@@ -104,7 +104,7 @@ class UnitaskSession(BaseSession):
     def _handle_timeout(self) -> None:
         if self.container is not None and not self.using_existing_container:
             self.close()
-        elif self._task is not None:
+        elif self.container is not None and self._task is not None:
             self._task.cancel()
 
     def execute_command(
