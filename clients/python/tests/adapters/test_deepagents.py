@@ -101,7 +101,7 @@ def test_close_fails() -> None:
     answers = [httpx.Response(503, json={"code": "x", "detail": "no", "retryable": False}), httpx.Response(204)]
     client = unitask.Client("http://x", transport=httpx.MockTransport(lambda request: answers.pop(0)))
     forgotten: list[int] = []
-    session = unitask.Session(client._http, type("State", (), {"id": "s"})())  # type: ignore[arg-type]
+    session = unitask.Session(client._http, type("State", (), {"id": "s"})())
     backend = UnitaskSandbox(session)
     forget = backend._forget
     backend._forget = lambda: forgotten.append(forget() or 1)
