@@ -11,15 +11,20 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 import unitask
+from unitask._async._sessions import AsyncSession
 from unitask._functions import FunctionTools
 from unitask._sync import _runs
+from unitask._sync._files import Files, Values
 from unitask._wire import EventReader
+from unitask.adapters import _common
+from unitask.adapters._common import execute
 from unitask.mock import MockServer
 
 
@@ -280,3 +285,77 @@ def test_results_that_no_server_takes() -> None:
     for data in odd:
         _runs.call(http, "r", {"call": "../1", "arguments": {}, **data}, tools)
         assert set(said[-1]) == {"error"}, said[-1]
+
+
+def test_deep_value() -> None:
+    """The machine writes values: one of too many levels is an error of the package."""
+    deep = client_of(lambda request: httpx.Response(200, text="[" * 200_000))
+    with pytest.raises(unitask.ServerError, match="no JSON"):
+        Values(deep._http, "s").get("deep")
+
+
+def test_limits(tmp_path: pathlib.Path) -> None:
+    """A file that never ends is read and written up to the limit, and a busy server is asked again."""
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(1000):
+            yield bytes(1 << 20)
+        raise AssertionError("it reads on")
+
+    files = Files(client_of(lambda request: httpx.Response(200, content=endless()))._http, "s")
+    for call in (
+        lambda: files.read("f", limit=3 << 20),
+        lambda: files.download("f", tmp_path / "f", limit=3 << 20),
+        lambda: files.download_folder("f", tmp_path / "folder", limit=3 << 20),
+    ):
+        with pytest.raises(unitask.TooLargeError, match="more than 3145728 bytes"):
+            call()
+    assert (tmp_path / "f").stat().st_size <= 3 << 20 and not (tmp_path / "folder").exists()
+    answers = [httpx.Response(429, json={"code": "busy", "retryable": True, "retryAfterMs": 1})]
+    answers.append(httpx.Response(200, content=b"now"))
+    assert Files(client_of(lambda request: answers.pop(0))._http, "s").read("f", limit=3) == b"now"
+
+
+async def test_command_that_begins_late() -> None:
+    """A program that is there only at the second try has the time limit, too."""
+    seen: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        if request.url.params.get("wait") == "false":
+            return httpx.Response(409, json={"code": "cancelled", "detail": "it ended before it began"})
+        ended = {"runId": "r", "session": "s", "outcome": "timeout", "exitCode": 124, "durationMs": 1, "hints": []}
+        return httpx.Response(200, json={**ended, "stdout": "", "stderr": "", "truncated": True})
+
+    async with unitask.AsyncClient("http://x", transport=httpx.MockTransport(answer)) as client:
+        ended = await execute(AsyncSession(client._http, _state()), ["late"], timeout=2)
+    assert ended.timed_out and ended.truncated
+    assert seen[1]["timeoutSeconds"] == 2
+
+
+def test_fork_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process that exits leaves the session to its parent."""
+    asked: list[str] = []
+
+    def client_that_tells(url: str, *args: object, **options: object) -> unitask.Client:
+        asked.append(url)
+        return client
+
+    monkeypatch.setattr(_common, "Client", client_that_tells)
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", ends.append)
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    client = client_of(lambda request: httpx.Response(204))
+    _common.end_with(owner, unitask.Session(client._http, _state()))
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: -1)
+        ends[0]()
+    assert asked == []
+
+
+def _state() -> Any:
+    return type("State", (), {"id": "s"})()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from deepagents import create_deep_agent
 from deepagents.backends.protocol import ExecuteResponse
@@ -93,3 +94,19 @@ def test_machine_ends(client: unitask.Client, ends: Callable[[str], None]) -> No
     id = backend.id
     del backend
     ends(id)
+
+
+def test_close_fails() -> None:
+    """A machine that could not be ended yet is not forgotten."""
+    answers = [httpx.Response(503, json={"code": "x", "detail": "no", "retryable": False}), httpx.Response(204)]
+    client = unitask.Client("http://x", transport=httpx.MockTransport(lambda request: answers.pop(0)))
+    forgotten: list[int] = []
+    session = unitask.Session(client._http, type("State", (), {"id": "s"})())
+    backend = UnitaskSandbox(session)
+    forget = backend._forget
+    backend._forget = lambda: forgotten.append(forget() or 1)
+    with pytest.raises(unitask.UnitaskError):
+        backend.close()
+    assert forgotten == []
+    backend.close()
+    assert forgotten == [1]

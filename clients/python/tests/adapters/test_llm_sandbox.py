@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,3 +74,15 @@ def test_machine_ends(client: unitask.Client, ends: Callable[[str], None]) -> No
     id = session.container.id
     del session
     ends(id)
+
+
+def test_timeout_in_another_session(client: unitask.Client) -> None:
+    """A command that took too long ends also in a session that lives on."""
+    with client.session("python") as machine:
+        with SandboxSession(backend="unitask", client=client, container_id=machine.id) as session:
+            with pytest.raises(SandboxTimeoutError):
+                session.run("while True: pass", timeout=5)
+        until = time.monotonic() + 20
+        while machine.commands():
+            assert time.monotonic() < until, "the command runs on"
+            time.sleep(0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from agents.sandbox.snapshot import LocalSnapshotSpec
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 import unitask
+from unitask.adapters import openai_agents
 from unitask.adapters.openai_agents import UnitaskSandboxClient, UnitaskSandboxClientOptions
+from unitask.mock import MockServer
 
 
 @pytest.fixture
@@ -148,3 +151,29 @@ async def test_machine_ends(sandboxes: UnitaskSandboxClient, ends: Callable[[str
     id = session.state.model_dump()["machine"]
     del session
     ends(id)
+
+
+def _tar(count: int, mode: str = "w") -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode=mode) as tar:  # type: ignore[call-overload]
+        for at in range(count):
+            tar.addfile(tarfile.TarInfo(f"f{at}"))
+    return made.getvalue()
+
+
+def _chain() -> bytes:
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 1
+    return (name.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")) * 20_000
+
+
+@pytest.mark.parametrize("content", [_tar(9), _tar(1, "w:gz"), _chain()], ids=["many", "gzip", "chain"])
+async def test_hostile_snapshot(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace comes back from a machine: its tar must be small to check, and its errors are the SDK's."""
+    monkeypatch.setattr(openai_agents, "MAX_MEMBERS", 8)
+    async with unitask.AsyncClient(transport=MockServer().transport) as client:
+        sandbox = await UnitaskSandboxClient(client).create()
+        with pytest.raises(WorkspaceArchiveWriteError) as caught:
+            await sandbox.hydrate_workspace(io.BytesIO(content))
+        assert not isinstance(caught.value.cause, unitask.UnitaskError)
+        await sandbox.shutdown()

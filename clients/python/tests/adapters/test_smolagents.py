@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +15,8 @@ from smolagents.models import ChatMessage, MessageRole
 from smolagents.utils import AgentError
 
 import unitask
-from unitask.adapters.smolagents import UnitaskExecutor
+from unitask.adapters.smolagents import UnitaskExecutor, _tamed
+from unitask.mock import MockServer
 
 
 class Script(Model):
@@ -116,3 +120,45 @@ def test_machine_ends(client: unitask.Client, ends: Callable[[str], None]) -> No
     assert second != first
     del executor
     ends(second)
+
+
+def said(stderr: str, **more: Any) -> UnitaskExecutor:
+    """Returns an executor whose code writes this to stderr."""
+    server = MockServer(lambda request: {"stderr": stderr, "exitCode": 1, **more})
+    return UnitaskExecutor(client=unitask.Client(transport=server.transport))
+
+
+ANSWER = "FinalAnswerException: safe:1"
+
+
+def test_printed_answer() -> None:
+    """Only an exception is a final answer: not what code prints that succeeds, or that takes too long."""
+    executor = said(ANSWER, exitCode=0)
+    assert not executor("1").is_final_answer
+    executor.cleanup()
+    executor = said(ANSWER, outcome="timeout", exitCode=124)
+    with pytest.raises(AgentError, match="took too long"):
+        executor("1")
+    executor.cleanup()
+
+
+@pytest.mark.parametrize("text", [ANSWER + " " * 300_000 + "\nx", ANSWER * 20_000 + "\nx"])
+def test_answer_is_found_fast(text: str) -> None:
+    executor = said(text)
+    began = time.monotonic()
+    with pytest.raises(AgentError):
+        executor("1")
+    assert time.monotonic() - began < 5
+    executor.cleanup()
+
+
+def test_hostile_answer() -> None:
+    """A small text becomes no huge array, and no file that Pillow needs a program for."""
+    array = {"__type__": "ndarray", "data": ["a", "b"], "dtype": "S500000000"}
+    answer = _tamed("safe:" + json.dumps([array, {**array, "dtype": "int64"}]))
+    assert [one["dtype"] for one in json.loads(answer.removeprefix("safe:"))] == ["object", "int64"]
+    picture = base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n").decode()
+    executor = said("FinalAnswerException: safe:" + json.dumps({"__type__": "PIL.Image", "data": picture}))
+    with pytest.raises(ValueError, match="not PNG"):
+        executor("1")
+    executor.cleanup()

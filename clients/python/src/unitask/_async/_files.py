@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .. import _models
-from .._errors import ServerError
+from .._errors import ServerError, TooLargeError
 from .._wire import Event, in_thread, path_of
 from ._http import AsyncHTTP
 
@@ -63,14 +63,19 @@ class AsyncFiles:
         answer = await self._http.send("PUT", self._at + "/files", params=params, content=data)
         return self._http.read(_models.FileInfo, answer)
 
-    async def download(self, path: str, to: str | os.PathLike[str], *, user: str | None = None) -> pathlib.Path:
-        """Writes a file of the session to a path of this computer, and returns that path."""
+    async def download(
+        self, path: str, to: str | os.PathLike[str], *, user: str | None = None, limit: int | None = None
+    ) -> pathlib.Path:
+        """Writes a file of the session to a path of this computer, and returns that path.
+
+        TooLargeError: the file has more than ``limit`` bytes. A part of it is in ``to``.
+        """
         target = pathlib.Path(to)
         params = {"path": path, "user": user}
         async with self._http.stream(self._at + "/files", params) as answer:
             with open(target, "wb") as out:
                 async for chunk in answer.aiter_bytes(CHUNK):
-                    out.write(chunk)
+                    _write(out, chunk, limit)
         return target
 
     async def upload(self, source: str | os.PathLike[str], path: str, *, user: str | None = None) -> _models.FileInfo:
@@ -110,11 +115,11 @@ class AsyncFiles:
         params = {"path": path, "recursive": recursive, "user": user}
         return self._http.events(self._at + "/files/watch", params)
 
-    async def download_folder(self, path: str, to: str | os.PathLike[str]) -> pathlib.Path:
+    async def download_folder(self, path: str, to: str | os.PathLike[str], *, limit: int | None = None) -> pathlib.Path:
         """Writes a folder's files to a new folder of this computer, and returns that folder.
 
         FileExistsError: ``to`` exists. tarfile.FilterError: a link or a name leads out of the folder. RuntimeError:
-        this Python is too old to unpack safely.
+        this Python is too old to unpack safely. TooLargeError: the folder's tar has more than ``limit`` bytes.
         """
         if not hasattr(tarfile, "data_filter"):
             raise RuntimeError("this Python can't unpack a stranger's tar safely: use 3.10.12, 3.11.4, 3.12 or newer")
@@ -124,7 +129,7 @@ class AsyncFiles:
         with tempfile.TemporaryFile() as kept:
             async with self._http.stream(self._at + "/tar", {"path": path}) as answer:
                 async for chunk in answer.aiter_bytes(CHUNK):
-                    kept.write(chunk)
+                    _write(kept, chunk, limit)
             await in_thread(_unpack, kept, target)
         return target
 
@@ -133,6 +138,12 @@ class AsyncFiles:
         with tempfile.TemporaryFile() as kept:
             await in_thread(_pack, source, kept)
             await self._http.send("PUT", self._at + "/tar", params={"path": path}, content=_chunks(kept))
+
+
+def _write(out: Any, chunk: bytes, limit: int | None) -> None:
+    if limit is not None and out.tell() + len(chunk) > limit:
+        raise TooLargeError(f"there are more than {limit} bytes")
+    out.write(chunk)
 
 
 def _unpack(kept: Any, target: pathlib.Path) -> None:
@@ -177,7 +188,7 @@ class AsyncValues:
         answer = await self._http.send("GET", path_of("sessions", self._session, "values", name))
         try:
             return answer.json()
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             raise ServerError(f"the value {name} is no JSON: {err}") from err
 
     async def set(self, name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .. import _models
-from .._errors import ServerError
+from .._errors import ServerError, TooLargeError
 from .._wire import Event, in_place, path_of
 from ._http import HTTP
 
@@ -65,14 +65,19 @@ class Files:
         answer = self._http.send("PUT", self._at + "/files", params=params, content=data)
         return self._http.read(_models.FileInfo, answer)
 
-    def download(self, path: str, to: str | os.PathLike[str], *, user: str | None = None) -> pathlib.Path:
-        """Writes a file of the session to a path of this computer, and returns that path."""
+    def download(
+        self, path: str, to: str | os.PathLike[str], *, user: str | None = None, limit: int | None = None
+    ) -> pathlib.Path:
+        """Writes a file of the session to a path of this computer, and returns that path.
+
+        TooLargeError: the file has more than ``limit`` bytes. A part of it is in ``to``.
+        """
         target = pathlib.Path(to)
         params = {"path": path, "user": user}
         with self._http.stream(self._at + "/files", params) as answer:
             with open(target, "wb") as out:
                 for chunk in answer.iter_bytes(CHUNK):
-                    out.write(chunk)
+                    _write(out, chunk, limit)
         return target
 
     def upload(self, source: str | os.PathLike[str], path: str, *, user: str | None = None) -> _models.FileInfo:
@@ -112,11 +117,11 @@ class Files:
         params = {"path": path, "recursive": recursive, "user": user}
         return self._http.events(self._at + "/files/watch", params)
 
-    def download_folder(self, path: str, to: str | os.PathLike[str]) -> pathlib.Path:
+    def download_folder(self, path: str, to: str | os.PathLike[str], *, limit: int | None = None) -> pathlib.Path:
         """Writes a folder's files to a new folder of this computer, and returns that folder.
 
         FileExistsError: ``to`` exists. tarfile.FilterError: a link or a name leads out of the folder. RuntimeError:
-        this Python is too old to unpack safely.
+        this Python is too old to unpack safely. TooLargeError: the folder's tar has more than ``limit`` bytes.
         """
         if not hasattr(tarfile, "data_filter"):
             raise RuntimeError("this Python can't unpack a stranger's tar safely: use 3.10.12, 3.11.4, 3.12 or newer")
@@ -126,7 +131,7 @@ class Files:
         with tempfile.TemporaryFile() as kept:
             with self._http.stream(self._at + "/tar", {"path": path}) as answer:
                 for chunk in answer.iter_bytes(CHUNK):
-                    kept.write(chunk)
+                    _write(kept, chunk, limit)
             in_place(_unpack, kept, target)
         return target
 
@@ -135,6 +140,12 @@ class Files:
         with tempfile.TemporaryFile() as kept:
             in_place(_pack, source, kept)
             self._http.send("PUT", self._at + "/tar", params={"path": path}, content=_chunks(kept))
+
+
+def _write(out: Any, chunk: bytes, limit: int | None) -> None:
+    if limit is not None and out.tell() + len(chunk) > limit:
+        raise TooLargeError(f"there are more than {limit} bytes")
+    out.write(chunk)
 
 
 def _unpack(kept: Any, target: pathlib.Path) -> None:
@@ -179,7 +190,7 @@ class Values:
         answer = self._http.send("GET", path_of("sessions", self._session, "values", name))
         try:
             return answer.json()
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             raise ServerError(f"the value {name} is no JSON: {err}") from err
 
     def set(self, name: str, value: Any) -> None:

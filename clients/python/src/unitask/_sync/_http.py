@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from .._errors import ServerError, TooLargeError, error_of
+from .._errors import ApiError, ServerError, TooLargeError, error_of
 from .._server import local_address, started, token_of, url_of
 from .._wire import Event, EventReader, in_place
 
@@ -101,8 +101,7 @@ class HTTP:
             if answer.is_success:
                 return answer
             problem = error_of(answer.status_code, _problem(answer))
-            again = left > 0 and problem.retryable and answer.status_code in (429, 503) and content is None
-            if not again or problem.retry_after > LONGEST_WAIT:
+            if left <= 0 or content is not None or not _busy(problem):
                 raise problem
             left -= 1
             time.sleep(problem.retry_after or 1)
@@ -145,13 +144,21 @@ class HTTP:
         """Returns an answer's bytes. TooLargeError: they are more than ``limit``."""
         if limit is None:
             return (self.send("GET", path, params=params)).content
-        data = bytearray()
-        with self.stream(path, params) as answer:
-            for part in answer.iter_bytes():
-                data += part
-                if len(data) > limit:
-                    raise TooLargeError(f"there are more than {limit} bytes")
-        return bytes(data)
+        left = self.retries
+        while True:
+            data = bytearray()
+            try:
+                with self.stream(path, params) as answer:
+                    for part in answer.iter_bytes():
+                        data += part
+                        if len(data) > limit:
+                            raise TooLargeError(f"there are more than {limit} bytes")
+                return bytes(data)
+            except ApiError as problem:
+                if left <= 0 or not _busy(problem):
+                    raise
+                left -= 1
+                time.sleep(problem.retry_after or 1)
 
     def events(self, path: str, params: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Event]:
         """Yields the server-sent events after a number, until the server ends the stream. Connects again if needed."""
@@ -178,6 +185,11 @@ class HTTP:
         """Closes the connections."""
         if self._owner == os.getpid():
             self._client.close()
+
+
+def _busy(problem: ApiError) -> bool:
+    """Returns whether a server is too busy to begin a request, and asks for a short wait."""
+    return problem.retryable and problem.status in (429, 503) and problem.retry_after <= LONGEST_WAIT
 
 
 def _set(params: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +41,12 @@ def end_with(owner: object, session: Session | AsyncSession) -> Callable[[], Non
     http, id = session._http, session.id
     url, token = http.url, http.headers.get("Authorization", "").removeprefix("Bearer ")
 
+    process = os.getpid()
+
     def end() -> None:
         forget()
+        if os.getpid() != process:
+            return  # a forked process does not own the session
         try:
             with Client(url, token or None, retries=0, verify=http._verify) as client:
                 client._http.send("DELETE", f"/v1/sessions/{id}")
@@ -87,8 +92,10 @@ async def execute(
     except ApiError as err:
         if err.code != "cancelled":
             raise
-        failed = await session.exec(*args, dir=dir, env=env, user=user)  # it did not begin: exit code 126 or 127
-        return Ended(failed.stdout_bytes, failed.stderr_bytes, failed.exit_code, False, False, failed.error or "")
+        failed = await session.exec(*args, dir=dir, env=env, user=user, timeout=timeout)
+        # It did not begin: exit code 126 or 127. But a program may be there by now.
+        late, out, err_out = failed.outcome == "timeout", failed.stdout_bytes, failed.stderr_bytes
+        return Ended(out, err_out, failed.exit_code, late, failed.truncated, failed.error or "")
     try:
         if stdin is not None:
             await _feed(task, stdin)

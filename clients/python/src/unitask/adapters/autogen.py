@@ -63,8 +63,8 @@ class UnitaskCodeExecutor(CodeExecutor, Component[UnitaskCodeExecutorConfig]):
         """Ends the machine."""
         session, self._session = self._session, None
         if session is not None:
-            self._forget()
             await session.aclose()
+            self._forget()
         if self._client is not None and self._given is None:
             await self._client.aclose()
             self._client = None

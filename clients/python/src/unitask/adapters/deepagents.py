@@ -95,10 +95,12 @@ class UnitaskSandbox(BaseSandbox):
 
     def close(self) -> None:
         """Ends the session."""
-        self._forget()
-        self.session.close()
-        if self._client:
-            self._client.close()
+        try:
+            self.session.close()
+            self._forget()
+        finally:
+            if self._client:
+                self._client.close()
 
     def __enter__(self) -> UnitaskSandbox:
         return self

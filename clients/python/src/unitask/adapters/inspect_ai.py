@@ -96,9 +96,9 @@ class UnitaskSandboxEnvironment(SandboxEnvironment):
 
     async def aclose(self) -> None:
         """Ends the machine."""
-        self._forget()
         try:
             await self.session.aclose()
+            self._forget()
         finally:
             await self._client.aclose()
 

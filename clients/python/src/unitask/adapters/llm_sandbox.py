@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors import UnitaskError
 from .._sync._client import Client
-from .._sync._sessions import Session
+from .._sync._sessions import Session, Task
 from ._common import MAX_OUTPUT, end_with, file_error, missing
 
 try:
@@ -28,6 +28,9 @@ try:
     )
 except ImportError as err:
     raise missing("llm-sandbox", err) from err
+
+MAX_COPY = 1 << 30
+"""Size in bytes of the largest file or folder that copy_from_runtime copies."""
 
 LANGUAGES = {"python": "python", "javascript": "js"}
 _CONFIG = ("verbose", "default_timeout", "execution_timeout", "session_timeout", "security_policy", "encoding_errors")
@@ -60,6 +63,7 @@ class UnitaskSession(BaseSession):
         super().__init__(SessionConfig(**config))
         self.stream = False
         self.container: Any = None
+        self._task: Task | None = None
         self._packages = [f"pip:{name}" for name in libraries or []]
         self._client, self._own = client or Client(), client is None
 
@@ -92,14 +96,16 @@ class UnitaskSession(BaseSession):
         super().close()
         session, self.container = self.container, None
         if session is not None and not self.using_existing_container:
-            self._forget()
             session.close()
+            self._forget()
         if self._own:
             self._client.close()
 
     def _handle_timeout(self) -> None:
         if self.container is not None and not self.using_existing_container:
             self.close()
+        elif self.container is not None and self._task is not None:
+            self._task.cancel()
 
     def execute_command(
         self,
@@ -114,7 +120,7 @@ class UnitaskSession(BaseSession):
         session: Session | None = self.container
         if session is None:
             raise NotOpenSessionError
-        task = session.start("sh", "-c", command, dir=workdir or self.config.workdir)
+        task = self._task = session.start("sh", "-c", command, dir=workdir or self.config.workdir)
         try:
             if on_stdout or on_stderr:
                 for event in task.events():
@@ -144,15 +150,15 @@ class UnitaskSession(BaseSession):
             raise FileNotFoundError(f"Source path {src} does not exist or is not accessible")
 
     def copy_from_runtime(self, src: str, dest: str) -> None:
-        """Copies a file or folder out of the machine. The place of a folder must be free."""
+        """Copies a file or folder out of the machine, of 1 GiB at most. The place of a folder must be free."""
         if self.container is None:
             raise NotOpenSessionError
         try:
             if self.container.files.stat(src).kind == "folder":
-                self.container.files.download_folder(src, dest)
+                self.container.files.download_folder(src, dest, limit=MAX_COPY)
             else:
                 Path(dest).parent.mkdir(parents=True, exist_ok=True)
-                self.container.files.download(src, dest)
+                self.container.files.download(src, dest, limit=MAX_COPY)
         except UnitaskError as err:
             raise file_error(err, src) or err from err
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import posixpath
 import shlex
 import tarfile
@@ -44,6 +45,9 @@ except ImportError as err:
 
 MAX_ARCHIVE = 1 << 30
 """Size in bytes of the largest workspace that is saved."""
+
+MAX_MEMBERS = 200_000
+"""Files and folders in the largest tar that hydrate_workspace takes."""
 
 
 class UnitaskSandboxClientOptions(BaseSandboxClientOptions):
@@ -149,23 +153,25 @@ class UnitaskSandboxSession(BaseSandboxSession):
                 await self.machine.files.remove(self._archive)
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
-        """Unpacks a tar into the workspace."""
+        """Unpacks a tar into the workspace. It must not be compressed, as it may come from a machine."""
         root = self._workspace_root_path()
         content = _bytes(data, root)
         try:
-            with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as tar:
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+                if sum(1 for _ in itertools.islice(tar, MAX_MEMBERS + 1)) > MAX_MEMBERS:
+                    raise ValueError(f"the tar has more than {MAX_MEMBERS} members")
                 validate_tarfile(tar, allow_external_symlink_targets=False)
             await self.machine.files.write(self._archive, content)
             await self._tar("xf", self._archive, "-C", root.as_posix())
-        except (UnitaskError, OSError, ValueError, tarfile.TarError) as err:
+        except (UnitaskError, OSError, ValueError, RecursionError, tarfile.TarError) as err:
             raise WorkspaceArchiveWriteError(path=root, cause=err) from err
         finally:
             with contextlib.suppress(UnitaskError):
                 await self.machine.files.remove(self._archive)
 
     async def _shutdown_backend(self) -> None:
-        self._forget()
         await self.machine.aclose()
+        self._forget()
 
 
 class UnitaskSandboxClient(BaseSandboxClient[UnitaskSandboxClientOptions]):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -20,6 +21,8 @@ try:
     from smolagents.utils import AgentExecutionError
 except ImportError as err:
     raise missing("smolagents", err) from err
+
+_PNG = "iVBORw0KGgo"  # how PNG begins, in base64
 
 
 class UnitaskExecutor(RemotePythonExecutor):
@@ -73,10 +76,12 @@ class UnitaskExecutor(RemotePythonExecutor):
         stderr = result.stderr
         if result.truncated and not result.ok:  # a long final answer comes at the end of stderr
             stderr = self._client.get_run(result.run_id).stderr(MAX_OUTPUT).decode(errors="replace")
-        if answer := re.search(self.FINAL_ANSWER_EXCEPTION + r": ((?:safe|pickle):.*)\s*\Z", stderr):
-            value = self._deserialize_final_answer(answer[1], self.allow_pickle)
-            return CodeOutput(output=value, logs=result.stdout, is_final_answer=True)
         if not result.ok:
+            last = stderr.rstrip().rpartition("\n")[2]  # no regular expression: a stranger's text may be long
+            answer = last.partition(self.FINAL_ANSWER_EXCEPTION + ": ")[2]
+            if result.outcome == "exited" and answer.startswith(("safe:", "pickle:")):
+                value = self._deserialize_final_answer(_tamed(answer), self.allow_pickle)
+                return CodeOutput(output=value, logs=result.stdout, is_final_answer=True)
             raise AgentExecutionError(f"{result.stdout}\nExecuting code yielded an error:\n{_why(result)}", self.logger)
         return CodeOutput(output=result.value or None, logs=result.stdout, is_final_answer=False)
 
@@ -84,11 +89,30 @@ class UnitaskExecutor(RemotePythonExecutor):
         """Ends the machine. The next code starts another one."""
         session, self._session = self._session, None
         if session is not None:
-            self._forget()
             session.close()
+            self._forget()
         if self._own:
             self._client.close()
             self._client = Client()
+
+
+def _tamed(answer: str) -> str:
+    """Returns an answer that smolagents can read without harm: a small text must not become a huge array.
+
+    ValueError: a picture is not PNG, which is what smolagents writes. Pillow runs programs for other formats.
+    """
+
+    def check(one: dict[str, Any]) -> dict[str, Any]:
+        kind = one.get("__type__")
+        if kind == "ndarray" and not re.fullmatch(r"bool|(u?int|float|complex)\d{1,3}", str(one.get("dtype"))):
+            one["dtype"] = "object"
+        if kind == "PIL.Image" and not str(one.get("data")).startswith(_PNG):
+            raise ValueError("the final answer has a picture that is not PNG")
+        return one
+
+    if not answer.startswith("safe:"):
+        return answer
+    return "safe:" + json.dumps(json.loads(answer.removeprefix("safe:"), object_hook=check))
 
 
 def _why(result: SessionResult) -> str:
