@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api adapters cover soak check build vendor image setup bench compare picture dist install clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api adapters cover soak check build worker-claude vendor image setup bench compare picture dist install clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -126,7 +126,7 @@ clients: image
 # A reviewer's manual steps.
 check: $(STATICCHECK)
 	test -z "$$(gofmt -l .)"
-	$(GO) mod tidy -diff && cd hack && $(GO) mod tidy -diff
+	$(GO) mod tidy -diff && (cd hack && $(GO) mod tidy -diff) && cd clients/claude && $(GO) mod tidy -diff
 	$(GO) vet $(ALL)
 	$(STATICCHECK) $(ALL)
 	GOOS=darwin GOARCH=arm64 $(GO) build $(ALL) && GOOS=darwin GOARCH=arm64 $(GO) vet $(ALL) && GOOS=darwin GOARCH=arm64 $(STATICCHECK) $(ALL)
@@ -140,6 +140,10 @@ setup:
 
 build: setup
 	$(GO) build -o bin/unitask ./cli/unitask
+
+# The program of `unitask worker claude`. It is a module of its own, since the platform's library is large.
+worker-claude: setup
+	cd clients/claude && GOWORK=off $(GO) build -o ../../bin/unitask-worker-claude .
 
 vendor: build
 	bin/unitask image vendor

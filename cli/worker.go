@@ -91,6 +91,7 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	fl.StringArrayVar(&f.tenants, "tenant", nil,
 		"a tenant to work for, NAME, or NAME=CREDS for each of several: "+
 			"a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
+	cmd.AddCommand(a.workerClaudeCommand())
 	return cmd
 }
 

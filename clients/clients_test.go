@@ -22,6 +22,7 @@ import (
 // library is a copy of a client library's folder, with what its tests need.
 type library struct {
 	name, dir, base string
+	program         string // unitask
 	env             []string
 }
 
@@ -59,7 +60,7 @@ func copyOf(t *testing.T, name string) *library {
 	if err := os.WriteFile(poolless, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l := &library{name: name, dir: dir, base: base, env: append(os.Environ(), "UNITASK_BIN="+poolless,
+	l := &library{name: name, dir: dir, base: base, program: bin, env: append(os.Environ(), "UNITASK_BIN="+poolless,
 		"UNITASK_HOME="+testhome.New(t, base))}
 	writeDocument(t, l.document())
 	return l
@@ -128,6 +129,14 @@ func TestTypeScript(t *testing.T) {
 	// The Node of the images is newer than that of some hosts.
 	l.env = append(l.env, "PATH="+filepath.Join(l.base, "vendor", runtime.GOARCH, "node")+":"+os.Getenv("PATH"))
 	l.run(t, "node", append([]string{"--test"}, files...)...)
+}
+
+// The tests of the worker for Claude Managed Agents pass. Its module is outside of the workspace, as its library is large.
+func TestClaude(t *testing.T) {
+	l := copyOf(t, "claude")
+	l.env = append(l.env, "GOWORK=off", "UNITASK_TEST_PROGRAM="+l.program)
+	l.run(t, "go", "vet", ".")
+	l.run(t, "go", "test", "-count=1", "-vet=off", ".")
 }
 
 // writeDocument writes the API's document to a file.
