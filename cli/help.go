@@ -51,7 +51,7 @@ var flagTypes = map[string]string{
 	"policy": "FILE", "pool": "MIN:MAX", "priority": "PRIORITY", "project": "FOLDER", "routes": "URL",
 	"run-id": "ID", "server-name": "NAME", "session-key": "FILE", "slots": "N",
 	"worker-key": "FILE", "metrics": "HOST:PORT", "cluster-key": "FILE", "cluster-listen": "HOST:PORT",
-	"cluster-name": "NAME", "domain": "DOMAIN", "listen": "HOST:PORT", "prompts": "FOLDER",
+	"cluster-name": "NAME", "domain": "DOMAIN", "listen": "HOST:PORT", "prompts": "FOLDER", "skills": "FOLDER",
 	"qemu-log": "ITEM", "record": "FILE", "release": "PLACE",
 	"remove": "HOST:PORT", "replay": "ID", "require-jail": "LAYER", "run": "ID",
 	"secret": "NAME", "session": "SESSION", "signature": "FILE", "signers": "FILE",

@@ -26,8 +26,8 @@ import (
 )
 
 type mcpFlags struct {
-	dir, policy, prompts, pool, kernel string
-	concurrent, queue                  int
+	dir, policy, prompts, skills, pool, kernel string
+	concurrent, queue                          int
 
 	http, tokenFile, jwks, audience, issuer, url, cert, key, metricsToken string
 	hosts, origins                                                        []string
@@ -85,6 +85,8 @@ func (f *mcpFlags) addCommon(fl *pflag.FlagSet) {
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts "+
 		"(default every .unitask.toml from there upwards, see unitask policy trust)")
 	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts, .py, .sh), offered as prompts")
+	fl.StringVar(&f.skills, "skills", "",
+		"a folder of Agent Skills, offered as prompts and resources; run_code runs their scripts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
 	fl.StringVar(&f.kernel, "kernel", "",
 		"guest kernel of the machines kept ready: linux or nanos (default nanos if its kernel is vendored, else linux)")
@@ -176,8 +178,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	}
 	defer rt.Close()
 	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Progress: progress, Version: version(), Dir: f.dir,
-		Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
-		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
+		Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, Skills: f.skills,
+		MaxConcurrent: f.concurrent, MaxQueue: f.queue, CallerConcurrent: f.callerConcurrent,
+		CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
 		return usage(err)
 	}

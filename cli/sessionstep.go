@@ -65,10 +65,44 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
 	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
+	outFlags(fl, f)
+}
+
+// outFlags are the flags of a step or a command whose files come back.
+func outFlags(fl *pflag.FlagSet, f *runFlags) {
 	fl.StringVar(&f.out, "out", "",
 		"copy what it leaves in /out into this folder; "+
 			"what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
+}
+
+// openOut opens the folder of --out; nil means that there is none.
+func (f *runFlags) openOut() (*record.OutFolder, error) {
+	if err := f.outFolder(); err != nil || f.out == "" {
+		return nil, err
+	}
+	out, err := record.OpenOut(f.out, f.outReplace)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--out: %w", err))
+	}
+	return out, nil
+}
+
+// bringOut copies what a step or a command has left in /out into a folder, and notes in the result what it did not
+// copy. Without a folder nothing is copied.
+func (a *app) bringOut(res *unitask.Result, out *record.OutFolder) error {
+	var err error
+	if out != nil && len(res.Artifacts) > 0 {
+		var home string
+		if home, err = a.homeFolder(); err == nil {
+			res.ArtifactsLeft, err = record.Open(layout.Dir(home).Runs()).CopyArtifacts(res.RunID, res.Artifacts, out)
+		}
+		if err != nil {
+			err = &unitask.HostError{Op: "out", Err: err}
+		}
+	}
+	res.NoteUndelivered()
+	return err
 }
 
 func (a *app) sessionExec() *cobra.Command {
@@ -155,15 +189,11 @@ func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, wi
 		return usage(
 			errors.New("--out does not go with --fleet: have the files written below /work, and fetch them with session cp"))
 	}
-	if err := f.outFolder(); err != nil {
+	out, err := f.openOut()
+	if err != nil {
 		return err
 	}
-	var out *record.OutFolder
-	if f.out != "" {
-		var err error
-		if out, err = record.OpenOut(f.out, f.outReplace); err != nil {
-			return usage(fmt.Errorf("--out: %w", err))
-		}
+	if out != nil {
 		defer out.Close()
 	}
 	stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
@@ -186,16 +216,7 @@ func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, wi
 	if res == nil || err != nil {
 		return err
 	}
-	if out != nil && len(res.Artifacts) > 0 {
-		var home string
-		if home, err = a.homeFolder(); err == nil {
-			res.ArtifactsLeft, err = record.Open(layout.Dir(home).Runs()).CopyArtifacts(res.RunID, res.Artifacts, out)
-		}
-		if err != nil {
-			err = &unitask.HostError{Op: "out", Err: err}
-		}
-	}
-	res.NoteUndelivered()
+	err = a.bringOut(res, out)
 	a.code = unitask.ExitCode(res, err)
 	if f.json {
 		res.Stdout, res.Stderr = []byte(outs.String()), []byte(errs.String())

@@ -107,6 +107,13 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 // onlyCommand runs the one command of a session, with this terminal or these streams.
 func (a *app) onlyCommand(ctx context.Context, stop context.CancelCauseFunc, s *unitask.Session, command []string,
 	f runFlags, limited bool) error {
+	out, err := f.openOut()
+	if err != nil {
+		return err
+	}
+	if out != nil {
+		defer out.Close()
+	}
 	stdout, stderr := a.output(a.std.Stdout, f), a.output(a.std.Stderr, f)
 	streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 	restore, err := a.interactive(f, &streams, stop)
@@ -121,6 +128,9 @@ func (a *app) onlyCommand(ctx context.Context, stop context.CancelCauseFunc, s *
 	res, err := s.Exec(ctx, run)
 	restore()
 	err = errors.Join(err, stdout.Close(), stderr.Close())
+	if res != nil && err == nil {
+		err = a.bringOut(res, out)
+	}
 	a.code = unitask.ExitCode(res, err)
 	if res == nil || err != nil {
 		return err

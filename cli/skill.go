@@ -62,13 +62,13 @@ func (a *app) skillRun() *cobra.Command {
 		Short: "Run a script of an Agent Skill in a machine",
 		Long: `Run copies the skill's folder into a fresh machine, where it can't be changed, and runs
 SCRIPT, a file of the folder or of its folder scripts; without it the only one. The script
-begins in /work. Its exit code is that of unitask.
+begins in /work. Its exit code is that of unitask. --out brings what it leaves in /out.
 
 The scripts of a skill that you have trusted (unitask skill trust) may use the hosts and
 packages that its metadata names, as far as the ceiling allows. Others have no network. A
 trusted skill that has changed is refused.`,
 		Example: `  unitask skill run ./pdf-tools
-  unitask skill run ./pdf-tools merge.py --file a.pdf -- a.pdf`,
+  unitask skill run ./pdf-tools merge.py --file a.pdf --out . -- a.pdf`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rest := []string{}
 			if at := cmd.ArgsLenAtDash(); at >= 0 {
@@ -88,12 +88,13 @@ trusted skill that has changed is refused.`,
 		},
 	}
 	f.machineFlags(cmd, &life)
+	outFlags(cmd.Flags(), &f)
 	return cmd
 }
 
 // runSkill runs a script: named are the skill and its script.
 func (a *app) runSkill(cmd *cobra.Command, f runFlags, life time.Duration, named, args []string) error {
-	if err := a.readsFolder(); err != nil {
+	if err := errors.Join(f.outFolder(), a.readsFolder()); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "unitask-skill-") // what is checked is what runs

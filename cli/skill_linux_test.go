@@ -32,7 +32,7 @@ func skillRuns(t *testing.T, program *exec.Cmd) {
 		".unitask.toml": "allowNet = [\"*.example.com\"]\nallowTcp = [\"127.0.0.1:1\"]\n",
 		"demo/SKILL.md": "---\nname: demo\ndescription: A demo.\nmetadata:\n" +
 			"  unitask-allow-net: api.example.com other.example.org\n---\n",
-		"demo/references/note": "noted\n", "demo/top.sh": "echo at the top\n",
+		"demo/references/note": "noted\n", "demo/top.sh": "echo at the top; echo made >/out/made.txt\n",
 		"demo/scripts/show.sh": `cat "$(dirname "$0")/../references/note" -; printf '%s|' "$@"; pwd` +
 			"\n(echo x >> \"$0\") 2>/dev/null || echo same; touch made; exit 4\n",
 	}
@@ -58,8 +58,12 @@ func skillRuns(t *testing.T, program *exec.Cmd) {
 	if code, out, _ := unitask("skill", "trust", "demo"); code != 0 || !strings.Contains(out, "other.example.org") {
 		t.Errorf("%d %s", code, out)
 	}
-	if code, out, errs := unitask("skill", "run", "demo", "top.sh"); code != 0 || out != "at the top\n" {
+	if code, out, errs := unitask("skill", "run", "demo", "top.sh", "--out", "brought"); code != 0 ||
+		out != "at the top\n" {
 		t.Errorf("a script beside SKILL.md: %d %q %s", code, out, errs)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "brought", "made.txt")); string(text) != "made\n" {
+		t.Errorf("--out: got %q, %v", text, err)
 	}
 	if code, _, errs := unitask("skill", "run", "demo", "show.sh"); code != 4 ||
 		!strings.Contains(errs, "denied: --allow-net other.example.org") {

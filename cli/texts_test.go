@@ -51,7 +51,7 @@ func eachText(t *testing.T, root string, do func(at token.Position, text string)
 // The commands that our messages, hints and help name exist.
 func TestTextsNameCommands(t *testing.T) {
 	named, checked := regexp.MustCompile(`\bunitask ([a-z]+)(?: ([a-z][a-z-]*)\b)?`), 0
-	root, sentences := Command(), []string{"runs code", "mcp follow", "session key"}
+	root, sentences := Command(), []string{"runs code", "mcp follow", "session key", "worker on"}
 	eachText(t, "..", func(where token.Position, text string) {
 		for _, m := range named.FindAllStringSubmatch(text, -1) {
 			at := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == m[1] })

@@ -80,7 +80,7 @@ var tables = map[string][]string{
 
 // untabled are the commands that print the code's output, one word or nothing, or that need a machine, a server or a
 // registry.
-var untabled = []string{"run", "runs rm", "image build", "image import", "image pull", "image rm",
+var untabled = []string{"run", "runs rm", "worker claude", "image build", "image import", "image pull", "image rm",
 	"image vendor", "kernel install", "kernel rm", "mcp config", "init", "policy init", "policy set", "policy learn",
 	"pool up", "pool down", "pool status", "secret set",
 	"secret rm", "secret check", "session new", "session run", "session exec", "session cp", "session diff",

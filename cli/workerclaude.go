@@ -54,7 +54,8 @@ func (a *app) workerClaude(cmd *cobra.Command, args []string) error {
 	}
 	worker := exec.CommandContext(cmd.Context(), program, append([]string{"--unitask", self}, args...)...)
 	worker.Stdin, worker.Stdout, worker.Stderr = a.std.Stdin, a.std.Stdout, a.std.Stderr
-	worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) } // changes of projects leave the machines
+	// At a SIGTERM the changes of projects leave the machines.
+	worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
 	worker.WaitDelay = 5 * time.Minute
 	var exited *exec.ExitError
 	if err := worker.Run(); errors.As(err, &exited) && exited.ExitCode() > 0 { // it has said why

@@ -131,7 +131,8 @@ func TestTypeScript(t *testing.T) {
 	l.run(t, "node", append([]string{"--test"}, files...)...)
 }
 
-// The tests of the worker for Claude Managed Agents pass. Its module is outside of the workspace, as its library is large.
+// The tests of the worker for Claude Managed Agents pass. Its module is outside of the workspace, since its library is
+// large.
 func TestClaude(t *testing.T) {
 	l := copyOf(t, "claude")
 	l.env = append(l.env, "GOWORK=off", "UNITASK_TEST_PROGRAM="+l.program)

@@ -230,6 +230,11 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	case in.Code != "" && in.Snippet != "":
 		return req, errors.New("send code or snippet, not both")
 	case in.Snippet != "":
+		if is, err := s.script(in, &req); err != nil {
+			return req, err
+		} else if is {
+			break
+		}
 		snippet := s.snippets[in.Snippet]
 		if snippet == nil {
 			return req, fmt.Errorf("snippet %q: there is none; prompts/list names them", in.Snippet)

@@ -40,6 +40,8 @@ type Options struct {
 	Vault *vault.Vault
 	// Prompts is a folder of snippets; "" means none.
 	Prompts string
+	// Skills is a folder of Agent Skills; "" means none.
+	Skills string
 	// MaxConcurrent bounds the concurrent runs (0 means 4), MaxQueue the waiting calls (0 means 64).
 	MaxConcurrent, MaxQueue int
 	// CallerConcurrent and CallerPerMinute bound one caller's runs; 0 means no limit.
@@ -61,6 +63,7 @@ type Server struct {
 	queue     *queue
 	metrics   *metrics
 	snippets  map[string]*snippet
+	skills    map[string]*offered
 
 	ctx      context.Context // ends with Close, and every run with it
 	stop     context.CancelFunc
@@ -140,6 +143,14 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err
 	}
+	if s.skills, err = readSkills(opts.Skills); err != nil {
+		return nil, err
+	}
+	for name := range s.skills {
+		if s.snippets[name] != nil {
+			return nil, fmt.Errorf("skill %s: a file of %s has the same name", name, opts.Prompts)
+		}
+	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	stays := ""
 	if rt.HasSessions() {
@@ -164,6 +175,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	s.addTasks()
 	s.addResources()
 	s.addPrompts()
+	s.addSkills()
 	return s, nil
 }
 

@@ -22,7 +22,7 @@ func (s *Server) addTools() {
 		if len(s.opts.Ceiling.ToolServers()) == 0 {
 			delete(p, "tools")
 		}
-		if len(s.snippets) == 0 {
+		if len(s.snippets)+len(s.skills) == 0 {
 			delete(p, "snippet")
 		}
 		p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
@@ -40,7 +40,7 @@ func (s *Server) addTools() {
 		p["maxProcesses"].Minimum, p["maxProcesses"].Maximum = &fewest, &all
 		boundMaxOutput(p)
 	})
-	if len(s.snippets) == 0 { // with a snippet neither is given
+	if len(s.snippets)+len(s.skills) == 0 { // with a snippet neither is given
 		code.Required = []string{"code", "language"}
 	}
 	addTool(s, &sdk.Tool{

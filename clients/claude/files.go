@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	maxFile  = 256 << 10 // bytes of a file, or of lines of one, in one answer
-	maxEdit  = 8 << 20   // bytes of a file that edit changes
-	maxLines = 256 << 20 // bytes before the end of the lines that read shows
-	block    = 1 << 20   // bytes that are read at once
+	maxFile   = 256 << 10 // bytes of a file, or of lines of one, in one answer
+	maxEdit   = 8 << 20   // bytes of a file that edit changes
+	maxLines  = 256 << 20 // bytes before the end of the lines that read shows
+	blockSize = 1 << 20   // bytes that are read at once
 )
 
 // size returns the size of a regular file, and whether it exists.
@@ -78,12 +78,12 @@ func (m *machine) lines(ctx context.Context, name string, first, last int64) (st
 	defer func() { _ = m.call(context.WithoutCancel(ctx), "fs/close", map[string]any{"handleId": handle}, nil) }()
 	var text []byte
 	line := int64(1)
-	for at := int64(0); at < maxLines; at += block {
+	for at := int64(0); at < maxLines; at += blockSize {
 		var got struct {
 			Chunk []byte
 			EOF   bool
 		}
-		err := m.call(ctx, "fs/readBlock", map[string]any{"handleId": handle, "offset": at, "len": block}, &got)
+		err := m.call(ctx, "fs/readBlock", map[string]any{"handleId": handle, "offset": at, "len": blockSize}, &got)
 		if err != nil {
 			return "", err
 		}

@@ -44,8 +44,7 @@ func tools(m *machine) []anthropic.BetaTool {
 }
 
 // Execute runs the tool. Its errors are for the model.
-func (t *machineTool) Execute(ctx context.Context, input json.RawMessage) ([]anthropic.BetaToolResultBlockParamContentUnion,
-	error) {
+func (t *machineTool) Execute(ctx context.Context, input json.RawMessage) ([]block, error) {
 	if err := t.m.wait(ctx); err != nil {
 		return nil, err
 	}
@@ -56,9 +55,11 @@ func (t *machineTool) Execute(ctx context.Context, input json.RawMessage) ([]ant
 	return textBlock(text), nil
 }
 
-func textBlock(text string) []anthropic.BetaToolResultBlockParamContentUnion {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	return []anthropic.BetaToolResultBlockParamContentUnion{{OfText: &anthropic.BetaTextBlockParam{Text: text}}}
+// block is a part of a tool's result.
+type block = anthropic.BetaToolResultBlockParamContentUnion
+
+func textBlock(text string) []block {
+	return []block{{OfText: &anthropic.BetaTextBlockParam{Text: strings.ToValidUTF8(text, "\uFFFD")}}}
 }
 
 // bashTool is the tool bash: a shell that keeps its state. The runner makes one call at a time.
@@ -68,8 +69,7 @@ type bashTool struct {
 }
 
 // Execute runs a command in the shell. After a time limit the next call has a new shell.
-func (t *bashTool) Execute(ctx context.Context, input json.RawMessage) ([]anthropic.BetaToolResultBlockParamContentUnion,
-	error) {
+func (t *bashTool) Execute(ctx context.Context, input json.RawMessage) ([]block, error) {
 	if err := t.m.wait(ctx); err != nil {
 		return nil, err
 	}
