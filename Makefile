@@ -7,7 +7,7 @@ export GOTOOLCHAIN ?= auto
 GO ?= go
 GOTEST ?= $(GO) test
 STATICCHECK = bin/staticcheck
-# Two modules: unitask, and the tools of its developers.
+# Two modules: unitask, and the tools of its developers. clients/claude is a third one, outside of the workspace.
 ALL = ./... ./hack/...
 TESTFLAGS ?=
 OTHER_ARCH = $(if $(filter x86_64,$(shell uname -m)),arm64,amd64)
@@ -126,9 +126,10 @@ clients: image
 # A reviewer's manual steps.
 check: $(STATICCHECK)
 	test -z "$$(gofmt -l .)"
-	$(GO) mod tidy -diff && (cd hack && $(GO) mod tidy -diff) && cd clients/claude && $(GO) mod tidy -diff
+	$(GO) mod tidy -diff && cd hack && $(GO) mod tidy -diff
 	$(GO) vet $(ALL)
 	$(STATICCHECK) $(ALL)
+	cd clients/claude && export GOWORK=off && $(GO) mod tidy -diff && $(GO) vet . && ../../$(STATICCHECK) .
 	GOOS=darwin GOARCH=arm64 $(GO) build $(ALL) && GOOS=darwin GOARCH=arm64 $(GO) vet $(ALL) && GOOS=darwin GOARCH=arm64 $(STATICCHECK) $(ALL)
 	GOOS=linux GOARCH=arm64 $(GO) build $(ALL) && GOOS=linux GOARCH=arm64 $(GO) vet $(ALL) && GOOS=linux GOARCH=arm64 $(STATICCHECK) $(ALL)
 
