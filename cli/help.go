@@ -37,8 +37,8 @@ var flagGroups = []struct {
 var flagTypes = map[string]string{
 	"accel": "ACCELERATOR", "allow-host": "HOST", "allow-http": "RULE", "allow-net": "HOST", "allow-origin": "ORIGIN",
 	"allow-tcp": "HOST:PORT", "arch": "ARCH", "as": "FORM", "ask": "HOST", "attach": "ID", "audience": "TEXT",
-	"backend": "NAME",
-	"ca":      "FILE", "code": "CODE", "code-file": "FILE", "deny-net": "HOST", "dir": "PATH", "env": "NAME=VALUE",
+	"backend": "NAME", "environment": "ID",
+	"ca": "FILE", "code": "CODE", "code-file": "FILE", "deny-net": "HOST", "dir": "PATH", "env": "NAME=VALUE",
 	"file": "PATH", "files": "DIGEST", "fleet": "URL", "folders": "TEXT", "format": "FORMAT", "from": "PATH",
 	"head": "FILE",
 	"home": "FOLDER", "host": "HOST", "http": "HOST:PORT", "image": "IMAGE", "into": "FOLDER", "issuer": "TEXT",

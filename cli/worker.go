@@ -57,7 +57,7 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 			`nats://a:6222,nats://b:6222,nats://c:6222
   unitask worker --nats tls://nats.example.com:4222 --nats-creds worker.creds --slots 8
   unitask run --fleet embedded --code 'console.log(1)'`,
-		Args: cobra.NoArgs,
+		Args: noArgument,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.worker(cmd, f) },
 	}
 	fl := cmd.Flags()

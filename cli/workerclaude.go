@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -17,26 +18,34 @@ import (
 const claudeWorker = "unitask-worker-claude"
 
 func (a *app) workerClaudeCommand() *cobra.Command {
-	return &cobra.Command{
+	var environment string
+	var sessions int
+	cmd := &cobra.Command{
 		Use:   "claude [--environment ID] [--sessions N] [-- SESSION-FLAGS]",
 		Short: "Run the tools of Claude Managed Agents in machines",
 		Long: `Worker claude claims the sessions of a self-hosted environment of Claude Managed Agents.
 Each session has a machine of its own, for the tools bash, read, write, edit, glob and
 grep. The environment's key, ANTHROPIC_ENVIRONMENT_KEY, stays outside the machines.
 The flags after -- are those of session new. It needs the program ` + claudeWorker + `.`,
-		Example:            `  unitask worker claude --environment env_123 -- --project --allow-net api.example.com`,
-		DisableFlagParsing: true,
+		Example: `  unitask worker claude --environment env_123 -- --project --allow-net api.example.com`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); at != 0 && len(args) > 0 {
+				return usage(fmt.Errorf("%q: flags of a session follow --", args[0]))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			own := args
-			if at := slices.Index(args, "--"); at >= 0 {
-				own = args[:at]
+			own := []string{"--sessions", strconv.Itoa(sessions)}
+			if environment != "" {
+				own = append(own, "--environment", environment)
 			}
-			if slices.Contains(own, "--help") || slices.Contains(own, "-h") {
-				return cmd.Help()
-			}
-			return a.workerClaude(cmd, args)
+			return a.workerClaude(cmd, slices.Concat(own, []string{"--"}, args))
 		},
 	}
+	cmd.Flags().StringVar(&environment, "environment", "",
+		"the self-hosted environment (default $ANTHROPIC_ENVIRONMENT_ID)")
+	cmd.Flags().IntVar(&sessions, "sessions", 1, "how many sessions to serve at once, 1 to 64")
+	return cmd
 }
 
 // workerClaude runs the program, which stands beside this one or in PATH, to its end.

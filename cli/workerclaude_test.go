@@ -20,7 +20,7 @@ func TestWorkerClaude(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, _ := said(t, "worker", "claude", "--environment", "e", "--", "--project", "--help")
-	if want := "--environment e -- --project --help\n"; code != 5 || out != want {
+	if want := "--sessions 1 --environment e -- --project --help\n"; code != 5 || out != want {
 		t.Errorf("got %d, %q, want 5, %q", code, out, want)
 	}
 	if code, out, _ := said(t, "worker", "claude", "--help"); code != 0 || !strings.Contains(out, "Managed Agents") {

@@ -282,6 +282,10 @@ func AddTaskTool(s *Server, name string,
 			slot.after = 0
 			res, _, err := s.round(ctx, s.caller(req.Extra), req, func(life context.Context, ask asker) (*sdk.CallToolResult,
 				any, error) {
+				select { // the call has ended with the task before
+				case <-time.After(100 * time.Millisecond):
+				case <-life.Done():
+				}
 				res, err := run(life, req, func(ctx context.Context, form *sdk.ElicitParams) unitask.Verdict {
 					return ask(ctx, func() *sdk.ElicitParams { return form })
 				})
