@@ -49,7 +49,7 @@ long: image
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 # The detector slows some tests thirty times and finds nothing in them: those of the tree, and of large input. They are
 # left out; make test has them.
-RACE_SKIP = ^(TestOldWords|TestDocsGo|TestDocsExitCodes|TestArchitectureNames|TestBudgets|TestLongIsRun|TestTroubleshootingIsComplete|TestKallsymsHostile|TestAttackWorkerSays)$$
+RACE_SKIP = ^(TestHelp|TestFitsTerminal|TestDidYouMean|TestJSONEverywhere|TestTextsNameCommands|TestCutOutput|TestAttackLargeArtifact|TestAttackResumableStreams|TestOldWords|TestDocsGo|TestDocsExitCodes|TestArchitectureNames|TestBudgets|TestLongIsRun|TestTroubleshootingIsComplete|TestKallsymsHostile|TestAttackWorkerSays)$$
 race: image
 	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m -skip '$(RACE_SKIP)' $(ALL)
 	CGO_ENABLED=1 $(GOTEST) -race -vet=off -count=1 -timeout 15m -run '$(RACE_RUNS)' .
