@@ -69,7 +69,7 @@ pictures, files, and why each connection was allowed or refused.`,
 func (a *app) serveConsole(ctx context.Context, rt *unitask.Runtime, l net.Listener, file string, open bool) error {
 	home := rt.Images().Home()
 	c := console.New(console.Options{Host: l.Addr().String(), Approvals: rt.Approvals(), History: rt.History(),
-		Run: rt.RunFor,
+		Run: rt.RunFor, Home: home, Secrets: a.readSecrets,
 		Sessions: func(ctx context.Context, req sessiond.Request, std sessiond.Streams) (sessiond.Answer, error) {
 			return sessiond.Do(ctx, home, req, std, func() (<-chan struct{}, error) { return a.startDaemon(home) })
 		},

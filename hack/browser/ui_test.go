@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/internal/testprogram"
 	"github.com/unitask/unitask/internal/testregistry"
@@ -41,8 +42,8 @@ type page struct {
 	out  []string // requests elsewhere
 }
 
-// serve starts `unitask ui`, and returns its link.
-func serve(t *testing.T) *url.URL {
+// serve starts `unitask ui` in a folder, and returns its link.
+func serve(t *testing.T, dir string) *url.URL {
 	t.Helper()
 	base, err := testhome.Base()
 	if err != nil {
@@ -54,7 +55,7 @@ func serve(t *testing.T) *url.URL {
 	}
 	home := testhome.New(t, base)
 	cmd := exec.Command(program, "ui", "--no-open")
-	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), "UNITASK_HOME="+home), t.TempDir(), os.Stderr
+	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), "UNITASK_HOME="+home), dir, os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -250,6 +251,31 @@ func (p *page) forms() {
 	p.until(`location.pathname.endsWith("/live")`)
 }
 
+// allow follows the link of a run's page that allows a refused host, reviews and writes the ceiling, and runs the code
+// again. That run then asks, and the answer is permanent.
+func (p *page) allow(host string) {
+	p.Helper()
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent.includes("allowed: ` + host + `")).click()`)
+	p.until(`document.querySelector("pre")?.textContent.includes("+allowNet")`)
+	p.look("a review")
+	p.fill(nil, "Write this")
+	p.until(`document.body.innerText.includes("No file of the ceiling holds it back")`)
+	p.fill(nil, "Run again")
+	p.until(`location.pathname.endsWith("/run")`)
+	run := p.eval(`location.search`)
+	p.goTo("")
+	p.until(`document.body.innerText.includes("asked.example")`)
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent.includes("Always allow")).click()`)
+	p.until(`document.querySelector("pre")?.textContent.includes('+host = "asked.example:80"')`)
+	p.fill(nil, "Write this, and allow it")
+	p.until(`document.body.innerText.includes("No run waits")`)
+	p.goTo("run" + run)
+	p.until(`document.body.innerText.includes("exited, exit code 3")`)
+	if text := p.eval(`document.body.innerText`); strings.Contains(text, "What would allow it") {
+		p.Errorf("%s is still refused:\n%s", host, text)
+	}
+}
+
 // TestConsole drives the pages as a person does: a run that asks, its picture, a refused host, and a session.
 func TestConsole(t *testing.T) {
 	if testing.Short() {
@@ -259,7 +285,12 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Skip("no chromium: hack/setup --test installs it")
 	}
-	p := open(t, chromium, serve(t))
+	dir := testdir.Private(t)
+	ceiling := filepath.Join(dir, ".unitask.toml")
+	if err := os.WriteFile(ceiling, []byte("# mine\nask = [\"asked.example\"]\nallowNet = []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, chromium, serve(t, dir))
 	p.goTo("code")
 	p.look("code")
 	p.fill(map[string]string{"language": "js", "ask": "asked.example", "code": `console.log("up <b>");
@@ -284,6 +315,12 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 		}
 	}
 	p.look("a run")
+	p.allow("refused.example")
+	text, err := os.ReadFile(ceiling)
+	want := "# mine\nask = [\"asked.example\"]\nallowNet = [\"refused.example\"]\n"
+	if err != nil || string(text) != want {
+		t.Errorf("the ceiling is now %q, %v", text, err)
+	}
 	p.goTo("live")
 	p.fill(map[string]string{"image": "node", "name": "box"}, "Start a session")
 	p.until(`location.pathname.endsWith("/session")`)

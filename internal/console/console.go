@@ -46,6 +46,7 @@ const closed = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-a
 var files embed.FS
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{"plain": plain, "clock": clock, "rfc": rfc,
+	"tool":  func(host string) bool { return strings.HasPrefix(host, "tool:") },
 	"bytes": size, "list": func(all ...any) []any { return all },
 	"json": func(text json.RawMessage) string { return string(text) }}).ParseFS(files, "page/*.html"))
 
@@ -58,6 +59,10 @@ type Options struct {
 	Run func(context.Context, unitask.Caller, unitask.Request, unitask.IO) (*unitask.Result, error)
 	// Sessions sends a request to the process that holds the sessions, and starts it if it is needed.
 	Sessions func(context.Context, sessiond.Request, sessiond.Streams) (sessiond.Answer, error)
+	// Home is the folder of the list of trusted ceilings, of permanent answers and of the audit log.
+	Home string
+	// Secrets reads the values of a recorded run's secrets, and their hosts, by name; nil if none can be read.
+	Secrets func(ctx context.Context, names []string) (values map[string]string, hosts map[string][]string, err error)
 	// Policy reads the ceiling as it is now.
 	Policy func() (*policy.ForPeople, error)
 }
@@ -84,6 +89,7 @@ type Console struct {
 	own      map[string]context.CancelFunc // those of them that have an id
 	failed   map[string]string             // why a session's last step did not start, by session
 	steps    int                           // that wait for their end
+	writes   sync.Mutex                    // held while a reviewed file is written
 }
 
 // New returns a console. Close ends what it started.
@@ -102,6 +108,8 @@ func New(o Options) *Console {
 		"GET /code": c.code, "POST /code": c.start,
 		"GET /session": c.session, "POST /session": c.act, "POST /new": c.begin, "POST /step": c.step,
 		"GET /policy": c.policy,
+		"GET /allow":  c.allow, "POST /allow": c.write, "POST /again": c.again,
+		"GET /always": c.always, "POST /always": c.keep,
 		"GET /style.css": func(w http.ResponseWriter, r *http.Request) {
 			http.ServeFileFS(w, r, files, "page/style.css")
 		},
