@@ -334,8 +334,12 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.look("live")
 	p.fill(nil, "End")
 	p.until(`document.body.innerText.includes("No session lives")`)
-	p.goTo("policy?url=example.com/x")
-	p.look("policy")
+	for to, has := range map[string]string{"policy?url=example.com/x": "No: ", "audit": "lines are as they were written",
+		"store": "audit log", "host": "No pool is up"} {
+		p.goTo(to)
+		p.until(fmt.Sprintf(`document.body.innerText.includes(%q)`, has))
+		p.look(to)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.out) > 0 {

@@ -63,6 +63,8 @@ type Options struct {
 	Home string
 	// Secrets reads the values of a recorded run's secrets, and their hosts, by name; nil if none can be read.
 	Secrets func(ctx context.Context, names []string) (values map[string]string, hosts map[string][]string, err error)
+	// Tables make what pages show of this host, by name (TablesImages and others).
+	Tables map[string]func(context.Context) ([]Table, error)
 	// Policy reads the ceiling as it is now.
 	Policy func() (*policy.ForPeople, error)
 }
@@ -90,6 +92,9 @@ type Console struct {
 	failed   map[string]string             // why a session's last step did not start, by session
 	steps    int                           // that wait for their end
 	writes   sync.Mutex                    // held while a reviewed file is written
+	slow     sync.Mutex                    // held while something is verified or examined
+	proven   *proof                        // the last verification of the audit log
+	examined *part                         // what doctor found last
 }
 
 // New returns a console. Close ends what it started.
@@ -108,7 +113,9 @@ func New(o Options) *Console {
 		"GET /code": c.code, "POST /code": c.start,
 		"GET /session": c.session, "POST /session": c.act, "POST /new": c.begin, "POST /step": c.step,
 		"GET /policy": c.policy,
-		"GET /allow":  c.allow, "POST /allow": c.write, "POST /again": c.again,
+		"GET /audit":  c.audit, "POST /audit": c.verify,
+		"GET /store": c.store, "GET /host": c.hostPage, "POST /doctor": c.doctor,
+		"GET /allow": c.allow, "POST /allow": c.write, "POST /again": c.again,
 		"GET /always": c.always, "POST /always": c.keep,
 		"GET /style.css": func(w http.ResponseWriter, r *http.Request) {
 			http.ServeFileFS(w, r, files, "page/style.css")
