@@ -53,7 +53,7 @@ var floors = [][]string{
 	{"internal/history", "internal/language", "internal/learn"},
 	{"internal/imagefile"},
 	{"debug/attach", "internal/catalog"},
-	{"internal/doctor", "internal/hints", "internal/install", "internal/program"},
+	{"internal/doctor", "internal/hints", "internal/install", "internal/program", "internal/webterm"},
 	{"internal/engine", "internal/imagebuild"},
 	{"session"},
 	{""},

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
@@ -276,6 +277,39 @@ func (p *page) allow(host string) {
 	}
 }
 
+// typeLine types into what has the focus.
+func (p *page) typeLine(text string) {
+	p.Helper()
+	if _, err := chromedp.Call(p.ctx, input.InsertText, input.InsertTextParams{Text: text}); err != nil {
+		p.Fatal(err)
+	}
+	p.do(chromedp.KeyEvent("\r"))
+}
+
+// terminal opens a session's terminal, types, and returns to the session. Titles, links and clipboards of the machine
+// have no effect there.
+func (p *page) terminal() {
+	p.Helper()
+	session := p.eval(`location.href`)
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent === "Open a terminal").click()`)
+	p.until(`document.querySelector(".xterm-rows")?.innerText.includes("$") ||
+		document.querySelector(".xterm-rows")?.innerText.includes("#")`)
+	p.typeLine(`printf '\033]0;evil\007\033]8;;http://evil.example\007li''nk\033]8;;\007\033]52;c;ZXZpbA==\007'`)
+	p.typeLine(`printf '\033[31mre''d\033[0m '; echo $((6*7))`)
+	p.until(`document.querySelector(".xterm-rows").innerText.includes("red 42") &&
+		document.querySelector(".xterm-rows").innerText.includes("link")`)
+	if seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
+		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find((s) => s.textContent.startsWith("red"))).color ===
+			getComputedStyle(document.querySelector(".xterm-rows")).color].join()`); seen != "false,0,false" {
+		p.Errorf("a title, a link, or no colour: %s", seen)
+	}
+	p.look("a terminal")
+	p.typeLine("exit 3")
+	p.until(`document.getElementById("said").textContent.includes("exit code 3")`)
+	p.do(chromedp.Navigate(session))
+	p.until(`document.querySelector("h1")?.textContent.includes("Session")`)
+}
+
 // TestConsole drives the pages as a person does: a run that asks, its picture, a refused host, and a session.
 func TestConsole(t *testing.T) {
 	if testing.Short() {
@@ -329,6 +363,7 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.fill(map[string]string{"code": `x + 1`}, "Run")
 	p.until(`[...document.querySelectorAll(".said")].some((s) => s.textContent.includes("42"))`)
 	p.look("a session")
+	p.terminal()
 	p.forms()
 	p.goTo("live")
 	p.look("live")
