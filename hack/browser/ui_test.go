@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/unitask/unitask/internal/testdir"
@@ -277,6 +278,36 @@ func (p *page) allow(host string) {
 	}
 }
 
+// notified opts in to notifications, and opens the questions as if the page were hidden.
+func (p *page) notified(host string) {
+	p.Helper()
+	hidden, err := chromedp.Call(p.ctx, cdppage.AddScriptToEvaluateOnNewDocument,
+		cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: `window.told = [];
+		Object.defineProperty(document, "hidden", { get: () => true });
+		window.Notification = class {
+			static permission = "default";
+			static async requestPermission() { return this.permission = "granted"; }
+			constructor(title, options) { told.push(title + ": " + options.body); }
+		};
+		if (localStorage.getItem("notify") === "yes") Notification.permission = "granted";`})
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.goTo("")
+	if told := p.eval(`told.length + document.getElementById("notify").textContent`); told != "0Notify me of questions" {
+		p.Errorf("before somebody opted in: %s", told)
+	}
+	p.fill(nil, "Notify me of questions")
+	p.until(`document.getElementById("notify").textContent === "Stop notifications"`)
+	p.goTo("")
+	p.until(fmt.Sprintf(`document.body.innerText.includes(%[1]q) && told.some((t) => t.includes(%[1]q))`, host))
+	if _, err := chromedp.Call(p.ctx, cdppage.RemoveScriptToEvaluateOnNewDocument,
+		cdppage.RemoveScriptToEvaluateOnNewDocumentParams{Identifier: hidden.Identifier}); err != nil {
+		p.Fatal(err)
+	}
+	p.goTo("")
+}
+
 // typeLine types into what has the focus.
 func (p *page) typeLine(text string) {
 	p.Helper()
@@ -299,8 +330,8 @@ func (p *page) terminal() {
 	p.until(`document.querySelector(".xterm-rows").innerText.includes("red 42") &&
 		document.querySelector(".xterm-rows").innerText.includes("link")`)
 	if seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
-		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find((s) => s.textContent.startsWith("red"))).color ===
-			getComputedStyle(document.querySelector(".xterm-rows")).color].join()`); seen != "false,0,false" {
+		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find(
+			(s) => s.textContent.startsWith("red"))).color === getComputedStyle(document.querySelector(".xterm-rows")).color].join()`); seen != "false,0,false" {
 		p.Errorf("a title, a link, or no colour: %s", seen)
 	}
 	p.look("a terminal")
@@ -335,8 +366,7 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.until(`location.pathname.endsWith("/run")`)
 	run := p.eval(`location.search`)
 	p.until(`document.getElementById("stdout").textContent.includes("up <b>") && document.body.dataset.live`)
-	p.goTo("")
-	p.until(`document.body.innerText.includes("asked.example")`)
+	p.notified("asked.example")
 	p.look("a question")
 	p.fill(nil, "Deny")
 	p.until(`document.body.innerText.includes("No run waits")`)
