@@ -87,8 +87,8 @@ func serve(t *testing.T, dir string) *url.URL {
 	return link
 }
 
-// open starts the browser on a console's link, as from another site's page.
-func open(t *testing.T, program string, link *url.URL) *page {
+// browse starts the browser, and notes requests to other hosts than a link's.
+func browse(t *testing.T, program string, link *url.URL) *page {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(program))
 	if os.Geteuid() == 0 {
@@ -120,6 +120,13 @@ func open(t *testing.T, program string, link *url.URL) *page {
 	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// open starts the browser on a console's link, as from another site's page.
+func open(t *testing.T, program string, link *url.URL) *page {
+	t.Helper()
+	p := browse(t, program, link)
 	p.do(chromedp.Navigate("data:text/html,<a href='" + link.String() + "'>x</a>"))
 	p.eval(`document.querySelector("a").click()`)
 	p.until(`document.body && document.body.textContent.includes("No run waits")`)
@@ -302,7 +309,7 @@ func (p *page) notified(host string) {
 	p.goTo("")
 	p.until(fmt.Sprintf(`document.body.innerText.includes(%[1]q) && told.some((t) => t.includes(%[1]q))`, host))
 	if _, err := chromedp.Call(p.ctx, cdppage.RemoveScriptToEvaluateOnNewDocument,
-		cdppage.RemoveScriptToEvaluateOnNewDocumentParams{Identifier: hidden.Identifier}); err != nil {
+		cdppage.RemoveScriptToEvaluateOnNewDocumentParams(hidden)); err != nil {
 		p.Fatal(err)
 	}
 	p.goTo("")
@@ -329,9 +336,11 @@ func (p *page) terminal() {
 	p.typeLine(`printf '\033[31mre''d\033[0m '; echo $((6*7))`)
 	p.until(`document.querySelector(".xterm-rows").innerText.includes("red 42") &&
 		document.querySelector(".xterm-rows").innerText.includes("link")`)
-	if seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
+	seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
 		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find(
-			(s) => s.textContent.startsWith("red"))).color === getComputedStyle(document.querySelector(".xterm-rows")).color].join()`); seen != "false,0,false" {
+			(s) => s.textContent.startsWith("red"))).color === getComputedStyle(
+			document.querySelector(".xterm-rows")).color].join()`)
+	if seen != "false,0,false" {
 		p.Errorf("a title, a link, or no colour: %s", seen)
 	}
 	p.look("a terminal")
@@ -405,9 +414,15 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 		p.until(fmt.Sprintf(`document.body.innerText.includes(%q)`, has))
 		p.look(to)
 	}
+	p.elsewhere()
+}
+
+// elsewhere fails if a page made a request elsewhere.
+func (p *page) elsewhere() {
+	p.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.out) > 0 {
-		t.Errorf("requests elsewhere: %q", p.out)
+		p.Errorf("requests elsewhere: %q", p.out)
 	}
 }
