@@ -35,8 +35,13 @@ type wanted struct {
 	Files     []string // of the ceiling, which hold it back
 }
 
-// Line returns the line as a ceiling has it.
-func (l wanted) Line() string { return fmt.Sprintf("%s = [%q]", l.Key, l.Rule) }
+// Line returns the line as a ceiling has it; of a table, its rule. The review shows it in full.
+func (l wanted) Line() string {
+	if l.Key == "net.rule" {
+		return "[[net.rule]] " + l.Rule
+	}
+	return fmt.Sprintf("%s = [%q]", l.Key, l.Rule)
+}
 
 // To returns the page that reviews it.
 func (l wanted) To(id string) string {

@@ -1,6 +1,6 @@
 "use strict";
-// The page of a run in a client of MCP (io.modelcontextprotocol/ui): when the client tells the tool's result, it asks
-// the client for the run's page, and shows that. Scripts in it would not run: DOMParser makes none.
+// The page of a run in a client of MCP (io.modelcontextprotocol/ui). When the client tells the tool's result, the page
+// asks the client for the run's page. Scripts in that would not run: DOMParser makes none.
 (() => {
   const waiting = new Map();
   let last = 0;
