@@ -420,6 +420,9 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 		p.until(fmt.Sprintf(`document.body.innerText.includes(%q)`, has))
 		p.look(to)
 	}
+	p.goTo("host")
+	p.fill(nil, "Examine this host")
+	p.until(`document.body.innerText.includes("Doctor, at") && document.body.innerText.includes("boots in")`)
 	p.elsewhere()
 }
 
