@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api adapters cover soak check build worker-claude vendor image setup bench compare picture dist install clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages e2b api adapters cover soak check build worker-claude vendor image setup bench compare picture screenshots dist install clean
 
 export CGO_ENABLED = 0
 # A distribution's Go may be older than go.mod's; it fetches that, though Debian's is set not to.
@@ -174,6 +174,10 @@ bench: image
 # Records the terminal picture in the README again.
 picture: image
 	$(GO) run ./hack/picture
+
+# Takes the pictures of docs/ui.md again, in a real browser.
+screenshots: image
+	UNITASK_TEST_SCREENSHOTS=$(CURDIR)/docs $(GO) test -count=1 -run '^TestConsole$$' ./hack/browser
 
 # The files of a release: archives with manual pages and completions, bundles for MCP
 # clients, the registry's entry, bills of materials, checksums. The bytes are the same each time.

@@ -34,8 +34,8 @@ A call of a tool whose table says approve = true waits, too. It is listed as too
 with its arguments as the request, and is answered by these names: without --once for all
 calls of the tool in the run, with --once and the arguments for this call alone.
 
-Permanent approvals, given on the terminal of a run, are in approved.toml of the home: --always
-lists them, --remove takes a host and port out. They answer questions of this user's runs under
+Permanent approvals, given on the terminal of a run or in unitask ui, are in approved.toml of the
+home: --always lists them, --remove takes a host and port out. They answer questions of this user's runs under
 the same ceiling, and allow nothing that is not asked about.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if always || remove != "" {

@@ -2,10 +2,10 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -41,7 +41,7 @@ func (a *app) auditLog() (audit.Log, error) {
 func (a *app) auditList() *cobra.Command {
 	var kind, since string
 	var limit int
-	var f auditFilter
+	var f audit.Filter
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the last lines of the log",
@@ -60,14 +60,14 @@ and ceilings have no owner.`,
 			if limit < 1 {
 				return usage(fmt.Errorf("--limit %d: must be 1 or more", limit))
 			}
-			if f.since, err = parseSince(since, time.Now()); err != nil {
+			if f.Since, err = parseSince(since, time.Now()); err != nil {
 				return usage(fmt.Errorf("--since %q: %w", since, err))
 			}
-			if f.kind = audit.Kind(kind); kind != "" && !slices.Contains(auditKinds(), kind) {
+			if f.Kind = audit.Kind(kind); kind != "" && !slices.Contains(audit.KindNames(), kind) {
 				return hint(usage(fmt.Errorf("--kind %.80q: no line has that kind%s", kind,
-					language.Nearest(kind, auditKinds()))), "use one of "+strings.Join(auditKinds(), ", "))
+					language.Nearest(kind, audit.KindNames()))), "use one of "+strings.Join(audit.KindNames(), ", "))
 			}
-			list, err := readAudit(log, f, limit)
+			list, err := log.Last(f, 0, math.MaxInt64, limit)
 			if err != nil {
 				return err
 			}
@@ -82,62 +82,11 @@ and ceilings have no owner.`,
 		},
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "only of this kind, as run.started or secret.used")
-	cmd.Flags().StringVar(&f.run, "run", "", "only of the run with this id")
-	cmd.Flags().StringVar(&f.owner, "owner", "", "only of runs for this owner, and of requests by it")
+	cmd.Flags().StringVar(&f.Run, "run", "", "only of the run with this id")
+	cmd.Flags().StringVar(&f.Owner, "owner", "", "only of runs for this owner, and of requests by it")
 	cmd.Flags().StringVar(&since, "since", "", "only since then: "+sinceForms)
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
 	return cmd
-}
-
-// auditLine is an entry of the log, with its line's number.
-type auditLine struct {
-	Line int64 `json:"line"`
-	audit.Entry
-	Detail json.RawMessage `json:"detail,omitempty"`
-}
-
-// malformedLine is the kind of a line that is not an entry.
-const malformedLine = "malformed"
-
-// auditKinds returns the kinds that lines of the log can have.
-func auditKinds() []string {
-	list := []string{malformedLine}
-	for _, kind := range audit.Kinds {
-		list = append(list, string(kind))
-	}
-	slices.Sort(list)
-	return list
-}
-
-// auditFilter selects lines of the log; the zero value of a field selects all.
-type auditFilter struct {
-	kind       audit.Kind
-	run, owner string
-	since      time.Time
-}
-
-func (f auditFilter) matches(e *audit.Entry) bool {
-	return (f.kind == "" || e.Kind == f.kind) && (f.run == "" || e.Run == f.run) &&
-		(f.owner == "" || e.Caller == f.owner) && !e.Time.Before(f.since)
-}
-
-// readAudit returns the last entries that a filter selects, at most limit.
-func readAudit(log audit.Log, f auditFilter, limit int) ([]auditLine, error) {
-	list := []auditLine{}
-	err := log.Read(func(n int64, line []byte) error {
-		e := auditLine{}
-		if json.Unmarshal(line, &e) != nil {
-			e = auditLine{Entry: audit.Entry{Kind: malformedLine}}
-		}
-		if e.Line = n + 1; !f.matches(&e.Entry) {
-			return nil
-		}
-		if list = append(list, e); len(list) > 2*limit {
-			list = append(list[:0], list[len(list)-limit:]...)
-		}
-		return nil
-	})
-	return list[max(0, len(list)-limit):], err
 }
 
 // maxHead bounds the file of a head, which has some 200 bytes.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/sessiond"
@@ -34,7 +35,7 @@ var flagValues = map[string]func(*app, context.Context) []string{
 	"kernel": func(*app, context.Context) []string { return []string{"linux", "nanos", "auto"} },
 	"arch":   func(*app, context.Context) []string { return []string{"amd64", "arm64"} },
 	"accel":  func(*app, context.Context) []string { return []string{"auto", "kvm", "hvf", "tcg"} },
-	"kind":   func(*app, context.Context) []string { return auditKinds() },
+	"kind":   func(*app, context.Context) []string { return audit.KindNames() },
 }
 
 // maxCompleted bounds how many runs a completion offers.

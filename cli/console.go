@@ -33,6 +33,7 @@ const (
 func (a *app) consoleCommand() *cobra.Command {
 	var listen, file string
 	var noOpen bool
+	var f fleetFlags
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Serve pages for your browser: run code, answer questions, sessions, records, the policy",
@@ -56,25 +57,32 @@ pictures, files, and why each connection was allowed or refused.`,
 				return usage(err)
 			}
 			defer l.Close()
-			return a.serveConsole(cmd.Context(), rt, l, file, !noOpen)
+			return a.serveConsole(cmd.Context(), l, a.consoleOptions(rt, l, file, f), !noOpen)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the address, HOST:PORT, on loopback")
 	cmd.Flags().StringVar(&file, "policy", "",
 		"a policy file, a ceiling on runs beside each .unitask.toml from here upwards")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "open no browser")
+	f.add(cmd)
+	cmd.Flags().Lookup("fleet").Usage = "show the workers of this NATS server, too (default the fleet of this host)"
 	return cmd
 }
 
-func (a *app) serveConsole(ctx context.Context, rt *unitask.Runtime, l net.Listener, file string, open bool) error {
+// consoleOptions returns what the console at a listener shows and uses.
+func (a *app) consoleOptions(rt *unitask.Runtime, l net.Listener, file string, f fleetFlags) console.Options {
 	home := rt.Images().Home()
-	c := console.New(console.Options{Host: l.Addr().String(), Approvals: rt.Approvals(), History: rt.History(),
-		Run: rt.RunFor,
+	return console.Options{Host: l.Addr().String(), Approvals: rt.Approvals(), History: rt.History(),
+		Run: rt.RunFor, Tables: a.consoleTables(rt, f), Home: home, Secrets: a.readSecrets,
 		Sessions: func(ctx context.Context, req sessiond.Request, std sessiond.Streams) (sessiond.Answer, error) {
 			return sessiond.Do(ctx, home, req, std, func() (<-chan struct{}, error) { return a.startDaemon(home) })
 		},
 		Policy: func() (*policy.ForPeople, error) { return policy.LoadForPeople(home, "", file) },
-	})
+	}
+}
+
+func (a *app) serveConsole(ctx context.Context, l net.Listener, options console.Options, open bool) error {
+	c := console.New(options)
 	defer c.Close()
 	server := &http.Server{Handler: c, ReadTimeout: consoleTime, IdleTimeout: time.Minute, MaxHeaderBytes: consoleBytes}
 	defer context.AfterFunc(ctx, func() { server.Close() })()

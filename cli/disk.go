@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/console"
 	"github.com/unitask/unitask/internal/disuse"
 	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/language"
@@ -139,29 +140,33 @@ func (a *app) diskCommand() *cobra.Command {
 free now: what was not used for a week.`,
 		Args: cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			p, err := prune(cmd.Context(), rt, disuse.Rule{Since: time.Now().Add(-keptUnused), DryRun: true})
+			list, t, err := diskTable(cmd.Context(), rt)
 			if err != nil {
 				a.ui.note("what is not used can't be told: %s", safe(err.Error()))
 			}
-			unused := map[string]int64{"images": p.Images.Bytes, "templates": p.Templates.Bytes,
-				"packages": p.Packages.Bytes, "compiled programs": p.Programs.Bytes}
-			list := storedKinds(layout.Dir(rt.Images().Home()))
-			var rows [][]string
-			var total int64
-			for i := range list {
-				s := &list[i]
-				s.measure()
-				s.Prunable = unused[s.Kind]
-				total += s.Bytes
-				rows = append(rows, []string{s.Kind, fmt.Sprint(s.Items), mebibytes(s.Bytes), mebibytes(s.Prunable),
-					cmp.Or(s.PrunedBy, "-")})
-			}
-			return a.report(list, func() {
-				a.ui.table("KIND|ITEMS|SIZE|UNUSED|REMOVED BY", append(rows, []string{"all", "", mebibytes(total),
-					mebibytes(p.Bytes), ""}))
-			})
+			return a.report(list, func() { a.ui.table(t.Head, t.Rows) })
 		}),
 	}
+}
+
+// diskTable measures the parts of the home. The error is about what is not used; the table is there in any case.
+func diskTable(ctx context.Context, rt *unitask.Runtime) (list []stored, t console.Table, err error) {
+	p, err := prune(ctx, rt, disuse.Rule{Since: time.Now().Add(-keptUnused), DryRun: true})
+	unused := map[string]int64{"images": p.Images.Bytes, "templates": p.Templates.Bytes,
+		"packages": p.Packages.Bytes, "compiled programs": p.Programs.Bytes}
+	list = storedKinds(layout.Dir(rt.Images().Home()))
+	t.Head = "KIND|ITEMS|SIZE|UNUSED|REMOVED BY"
+	var total int64
+	for i := range list {
+		s := &list[i]
+		s.measure()
+		s.Prunable = unused[s.Kind]
+		total += s.Bytes
+		t.Rows = append(t.Rows, []string{s.Kind, fmt.Sprint(s.Items), mebibytes(s.Bytes), mebibytes(s.Prunable),
+			cmp.Or(s.PrunedBy, "-")})
+	}
+	t.Rows = append(t.Rows, []string{"all", "", mebibytes(total), mebibytes(p.Bytes), ""})
+	return list, t, err
 }
 
 // measure counts the items and the size of the folders.

@@ -31,10 +31,7 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 			if attack {
 				return a.attack(cmd.Context(), rt, asJSON)
 			}
-			r := rt.Doctor(cmd.Context())
-			held, err := policy.LoadForModels(rt.Images().Home(), "", "", false)
-			r.Ceiling(held, err)
-			checkSearch(cmd.Context(), rt, r)
+			r := examine(cmd.Context(), rt)
 			if !r.OK {
 				a.code = 1
 			}
@@ -63,6 +60,15 @@ With --attack it starts a stand-in for a QEMU that was broken out of, in the jai
 	cmd.Flags().BoolVar(&attack, "attack", false, "attack the jail from inside, and say what gets through")
 	cmd.Flags().StringVar(&a.accel, "accel", "auto", "accelerator to boot with: auto, kvm, hvf or tcg")
 	return cmd
+}
+
+// examine makes the report of doctor.
+func examine(ctx context.Context, rt *unitask.Runtime) *doctor.Report {
+	r := rt.Doctor(ctx)
+	held, err := policy.LoadForModels(rt.Images().Home(), "", "", false)
+	r.Ceiling(held, err)
+	checkSearch(ctx, rt, r)
+	return r
 }
 
 // checkSearch adds a line to a report for each search backend of the home's configuration. Code runs without them, so

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/fleet/embedded"
+	"github.com/unitask/unitask/internal/console"
 )
 
 // fleetFlags describe how to reach a fleet.
@@ -183,26 +184,34 @@ func (a *app) fleetStatus() *cobra.Command {
 					Queue   []fleet.Depth      `json:"queue"`
 				}{workers, queue})
 			}
-			var rows [][]string
-			for _, w := range workers {
-				state := "ready"
-				if w.Draining {
-					state = "draining"
-				}
-				rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), cmp.Or(safe(w.Accel), "-"), state,
-					fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
-					strconv.FormatInt(w.Done, 10), strconv.FormatInt(w.Retried, 10), strconv.FormatInt(w.Lost, 10)})
-			}
-			a.ui.table("WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
+			t := workerTable(workers)
+			a.ui.table(t.Head, t.Rows)
 			for _, d := range queue {
-				a.ui.note("queue: %s of %s for tenant %s with priority %s, those under way included",
-					count(int(d.Runs), "run"), safe(d.Class),
-					safe(d.Tenant), safe(string(d.Priority)))
+				a.ui.note("%s", depthLine(d))
 			}
 			return nil
 		})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func workerTable(workers []fleet.WorkerInfo) console.Table {
+	t := console.Table{Head: "WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST"}
+	for _, w := range workers {
+		state := "ready"
+		if w.Draining {
+			state = "draining"
+		}
+		t.Rows = append(t.Rows, []string{w.ID, safe(w.Host), safe(w.Arch), cmp.Or(safe(w.Accel), "-"), state,
+			fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
+			strconv.FormatInt(w.Done, 10), strconv.FormatInt(w.Retried, 10), strconv.FormatInt(w.Lost, 10)})
+	}
+	return t
+}
+
+func depthLine(d fleet.Depth) string {
+	return fmt.Sprintf("queue: %s of %s for tenant %s with priority %s, those under way included",
+		count(int(d.Runs), "run"), safe(d.Class), safe(d.Tenant), safe(string(d.Priority)))
 }
 
 func (a *app) fleetRuns() *cobra.Command {

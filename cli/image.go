@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/console"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
@@ -142,44 +144,21 @@ func (a *app) imageList() *cobra.Command {
 			if files != "" {
 				return a.imageFiles(rt.Images(), files, asJSON)
 			}
-			list, err := rt.Images().List()
-			if err != nil {
-				return err
-			}
-			listed := []listedImage{}
-			for _, im := range list {
-				own := im.Name
-				if im.Base == "" {
-					own = ""
-				}
-				listed = append(listed, listedImage{im, rt.Catalog().ImageLanguages(own, cmp.Or(im.Base, im.Name)), im.Size(),
-					rt.Catalog().HasTemplate(cmd.Context(), im)})
-			}
 			if asJSON {
-				return a.ui.json(listed)
-			}
-			containers, err := rt.Images().Containers().List()
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, im := range listed {
-				template := "-"
-				if im.Template {
-					template = "ready"
+				list, err := listImages(cmd.Context(), rt)
+				if err != nil {
+					return err
 				}
-				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image),
-					strings.Join(im.Languages, " "),
-					im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
-					mebibytes(im.SizeBytes), template, im.Built.Local().Format(time.DateTime)})
+				return a.ui.json(list)
 			}
-			a.ui.table("IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", rows)
-			if len(containers) > 0 {
-				fmt.Fprintln(a.std.Stdout)
-				a.ui.table("CONTAINER IMAGE|NAMES|ARCH|SIZE|ADDED", containerRows(containers))
+			tables, err := imageTables(cmd.Context(), rt)
+			for i, t := range tables {
+				if i > 0 {
+					fmt.Fprintln(a.std.Stdout)
+				}
+				a.ui.table(t.Head, t.Rows)
 			}
-			a.ownTable(rt)
-			return a.packageTable(rt)
+			return err
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
@@ -194,6 +173,55 @@ type listedImage struct {
 	Languages []string `json:"languages"`
 	SizeBytes int64    `json:"sizeBytes"` // on disk
 	Template  bool     `json:"template"`  // runs with the default memory are cloned
+}
+
+// listImages returns the images in the store.
+func listImages(ctx context.Context, rt *unitask.Runtime) ([]listedImage, error) {
+	list, err := rt.Images().List()
+	if err != nil {
+		return nil, err
+	}
+	listed := []listedImage{}
+	for _, im := range list {
+		own := im.Name
+		if im.Base == "" {
+			own = ""
+		}
+		listed = append(listed, listedImage{im, rt.Catalog().ImageLanguages(own, cmp.Or(im.Base, im.Name)), im.Size(),
+			rt.Catalog().HasTemplate(ctx, im)})
+	}
+	return listed, nil
+}
+
+// imageTables returns the tables of image ls. After the first one, empty ones are left out.
+func imageTables(ctx context.Context, rt *unitask.Runtime) ([]console.Table, error) {
+	listed, err := listImages(ctx, rt)
+	if err != nil {
+		return nil, err
+	}
+	containers, err := rt.Images().Containers().List()
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for _, im := range listed {
+		template := "-"
+		if im.Template {
+			template = "ready"
+		}
+		rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image), strings.Join(im.Languages, " "),
+			im.Runtime, string(im.Kernel), string(im.Arch), im.Version, mebibytes(im.SizeBytes), template,
+			im.Built.Local().Format(time.DateTime)})
+	}
+	list := []console.Table{{Head: "IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", Rows: rows}}
+	packages, err := packageTable(rt)
+	for _, t := range []console.Table{{Head: "CONTAINER IMAGE|NAMES|ARCH|SIZE|ADDED", Rows: containerRows(containers)},
+		ownTable(rt), packages} {
+		if len(t.Rows) > 0 {
+			list = append(list, t)
+		}
+	}
+	return list, err
 }
 
 func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {

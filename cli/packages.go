@@ -1,19 +1,16 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/console"
 )
 
 // packageTable lists the packages that were installed for runs.
-func (a *app) packageTable(rt *unitask.Runtime) error {
+func packageTable(rt *unitask.Runtime) (t console.Table, err error) {
 	list, err := rt.Packages().List()
-	if err != nil || len(list) == 0 {
-		return err
-	}
 	var rows [][]string
 	for _, l := range list {
 		var locked []string
@@ -24,13 +21,11 @@ func (a *app) packageTable(rt *unitask.Runtime) error {
 			short(strings.Join(locked, ", ")),
 			mebibytes(l.Bytes), l.Built.Local().Format(time.DateTime)})
 	}
-	fmt.Fprintln(a.std.Stdout)
-	a.ui.table("PACKAGES|ASKED FOR|FOR|ARCH|INSTALLED|SIZE|BUILT", rows)
-	return nil
+	return console.Table{Head: "PACKAGES|ASKED FOR|FOR|ARCH|INSTALLED|SIZE|BUILT", Rows: rows}, err
 }
 
 // ownTable lists the custom images.
-func (a *app) ownTable(rt *unitask.Runtime) {
+func ownTable(rt *unitask.Runtime) console.Table {
 	var rows [][]string
 	for _, o := range rt.Catalog().Customs() {
 		var installed []string
@@ -43,10 +38,7 @@ func (a *app) ownTable(rt *unitask.Runtime) {
 		rows = append(rows, []string{o.Name, o.From, string(o.Arch), short(safe(strings.Join(installed, ", "))),
 			short(safe(o.Description)), safe(o.File), o.Built.Local().Format(time.DateTime)})
 	}
-	if len(rows) > 0 {
-		fmt.Fprintln(a.std.Stdout)
-		a.ui.table("YOUR IMAGE|FROM|ARCH|PACKAGES|DESCRIPTION|FILE|BUILT", rows)
-	}
+	return console.Table{Head: "YOUR IMAGE|FROM|ARCH|PACKAGES|DESCRIPTION|FILE|BUILT", Rows: rows}
 }
 
 // short returns the beginning of a text for a table.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/console"
 	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -189,6 +190,19 @@ func (a *app) poolDown() *cobra.Command {
 	}
 }
 
+func poolTable(st *unitask.PoolStatus) console.Table {
+	rows := [][]string{
+		{"process", fmt.Sprintf("%d, up since %s", st.Pid, st.Started.Local().Format(time.DateTime))},
+		{"ready", fmt.Sprintf("%s of %d to %d, %d MiB; %d being made", count(st.Idle, "machine"), st.Min, st.Max,
+			st.MemoryMB, st.Making)},
+		{"runs", fmt.Sprintf("%d under way, %d served, %d found none ready", st.Running, st.Served, st.Missed)},
+	}
+	if st.Held != "" {
+		rows = append(rows, []string{"held", st.Held})
+	}
+	return console.Table{Head: "POOL|STATE", Rows: rows}
+}
+
 func (a *app) poolStatus() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -211,12 +225,8 @@ func (a *app) poolStatus() *cobra.Command {
 			if asJSON {
 				return a.ui.json(st)
 			}
-			a.ui.fact("process", "%d, up since %s", st.Pid, st.Started.Local().Format(time.DateTime))
-			a.ui.fact("ready", "%s of %d to %d, %d MiB; %d being made", count(st.Idle, "machine"), st.Min, st.Max,
-				st.MemoryMB, st.Making)
-			a.ui.fact("runs", "%d under way, %d served, %d found none ready", st.Running, st.Served, st.Missed)
-			if st.Held != "" {
-				a.ui.fact("held", "%s", st.Held)
+			for _, row := range poolTable(st).Rows {
+				a.ui.fact(row[0], "%s", row[1])
 			}
 			return nil
 		}),

@@ -131,6 +131,8 @@ func reach(t *testing.T, cs *sdk.ClientSession, id string) string {
 		_, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + part})
 		got["resources/read"+part] = err == nil
 	}
+	_, pageErr := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "ui://unitask/runs/" + id})
+	got["page"] = pageErr == nil
 	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource",
 		URI: "unitask://runs/{id}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id}})
 	got["completion"] = err == nil && len(completed.Completion.Values) > 0

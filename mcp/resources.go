@@ -86,7 +86,7 @@ func (s *Server) addResources() {
 	s.sdk.AddResource(&sdk.Resource{URI: statsURI, Name: "stats", Title: "Load and limits", MIMEType: "application/json",
 		Description: "How many calls run and wait, your sessions, the limits of this server, and how busy the host is."},
 		s.stats)
-	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
+	s.sdk.AddReceivingMiddleware(s.apps, s.listResources, onlyURIs)
 }
 
 // Limits of URIs in a request.

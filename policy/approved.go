@@ -102,11 +102,14 @@ func (a Approvals) Find(host, ceiling, owner string) (found Approved, ok bool, e
 }
 
 // Add adds an entry, and replaces the one that answers the same questions.
-func (a Approvals) Add(e Approved) error {
-	if err := e.check(); err != nil {
-		return err
-	}
-	return a.change(func(list []Approved) ([]Approved, error) {
+func (a Approvals) Add(e Approved) error { return a.change(a.adding(e)) }
+
+// adding returns the change that adds an entry.
+func (a Approvals) adding(e Approved) func([]Approved) ([]Approved, error) {
+	return func(list []Approved) ([]Approved, error) {
+		if err := e.check(); err != nil {
+			return nil, err
+		}
 		list = slices.DeleteFunc(list, e.same)
 		if len(list) == maxApproved {
 			return nil, fmt.Errorf("%s has %d entries, which is the most: unitask approve --remove takes some out", a.file,
@@ -114,6 +117,34 @@ func (a Approvals) Add(e Approved) error {
 		}
 		e.At = e.At.UTC().Truncate(time.Second)
 		return append(list, e), nil
+	}
+}
+
+// With returns the file's text now and with one more entry, and its name. It writes nothing.
+func (a Approvals) With(e Approved) (before, after, name string, err error) {
+	text, err := readPrivate("the approved hosts", a.file)
+	if err != nil {
+		return "", "", a.file, err
+	}
+	list, err := a.List()
+	if err == nil {
+		list, err = a.adding(e)(list)
+	}
+	if err != nil {
+		return "", "", a.file, err
+	}
+	after, err = approvedFile(list)
+	return string(text), after, a.file, err
+}
+
+// AddTo adds an entry as Add does, if the file still has the text that With has returned. Otherwise it fails with
+// ErrCeilingChanged.
+func (a Approvals) AddTo(e Approved, before string) error {
+	return a.change(func(list []Approved) ([]Approved, error) {
+		if text, err := readPrivate("the approved hosts", a.file); err != nil || string(text) != before {
+			return nil, errors.Join(err, fmt.Errorf("%s: %w", a.file, ErrCeilingChanged))
+		}
+		return a.adding(e)(list)
 	})
 }
 
@@ -149,17 +180,24 @@ func (a Approvals) change(by func([]Approved) ([]Approved, error)) error {
 	if list, err = by(slices.Clone(list)); err != nil {
 		return err
 	}
+	text, err := approvedFile(list)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Fill(a.file, 0o600, func(f *os.File) error {
+		_, err := f.WriteString(text)
+		return errors.Join(err, f.Sync())
+	})
+}
+
+// approvedFile returns the file's text.
+func approvedFile(list []Approved) (string, error) {
 	var text bytes.Buffer
 	text.WriteString(approvedHead)
 	enc := toml.NewEncoder(&text)
 	enc.Indent = ""
-	if err := enc.Encode(approvedText{list}); err != nil {
-		return err
-	}
-	return atomicfile.Fill(a.file, 0o600, func(f *os.File) error {
-		_, err := f.Write(text.Bytes())
-		return errors.Join(err, f.Sync())
-	})
+	err := enc.Encode(approvedText{list})
+	return text.String(), err
 }
 
 // String returns the entry in one line, for a person.

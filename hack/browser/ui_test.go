@@ -17,9 +17,12 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/internal/testprogram"
 	"github.com/unitask/unitask/internal/testregistry"
@@ -41,8 +44,8 @@ type page struct {
 	out  []string // requests elsewhere
 }
 
-// serve starts `unitask ui`, and returns its link.
-func serve(t *testing.T) *url.URL {
+// serve starts `unitask ui` in a folder, and returns its link.
+func serve(t *testing.T, dir string) *url.URL {
 	t.Helper()
 	base, err := testhome.Base()
 	if err != nil {
@@ -54,7 +57,7 @@ func serve(t *testing.T) *url.URL {
 	}
 	home := testhome.New(t, base)
 	cmd := exec.Command(program, "ui", "--no-open")
-	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), "UNITASK_HOME="+home), t.TempDir(), os.Stderr
+	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), "UNITASK_HOME="+home), dir, os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -84,8 +87,8 @@ func serve(t *testing.T) *url.URL {
 	return link
 }
 
-// open starts the browser on a console's link, as from another site's page.
-func open(t *testing.T, program string, link *url.URL) *page {
+// browse starts the browser, and notes requests to other hosts than a link's.
+func browse(t *testing.T, program string, link *url.URL) *page {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(program))
 	if os.Geteuid() == 0 {
@@ -117,6 +120,13 @@ func open(t *testing.T, program string, link *url.URL) *page {
 	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// open starts the browser on a console's link, as from another site's page.
+func open(t *testing.T, program string, link *url.URL) *page {
+	t.Helper()
+	p := browse(t, program, link)
 	p.do(chromedp.Navigate("data:text/html,<a href='" + link.String() + "'>x</a>"))
 	p.eval(`document.querySelector("a").click()`)
 	p.until(`document.body && document.body.textContent.includes("No run waits")`)
@@ -250,6 +260,97 @@ func (p *page) forms() {
 	p.until(`location.pathname.endsWith("/live")`)
 }
 
+// allow follows the link of a run's page that allows a refused host, reviews and writes the ceiling, and runs the code
+// again. That run then asks, and the answer is permanent.
+func (p *page) allow(host string) {
+	p.Helper()
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent.includes("allowed: ` + host + `")).click()`)
+	p.until(`document.querySelector("pre")?.textContent.includes("+allowNet")`)
+	p.look("a review")
+	p.shot("review")
+	p.fill(nil, "Write this")
+	p.until(`document.body.innerText.includes("No file of the ceiling holds it back")`)
+	p.fill(nil, "Run again")
+	p.until(`location.pathname.endsWith("/run")`)
+	run := p.eval(`location.search`)
+	p.goTo("")
+	p.until(`document.body.innerText.includes("asked.example")`)
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent.includes("Always allow")).click()`)
+	p.until(`document.querySelector("pre")?.textContent.includes('+host = "asked.example:80"')`)
+	p.fill(nil, "Write this, and allow it")
+	p.until(`document.body.innerText.includes("No run waits")`)
+	p.goTo("run" + run)
+	p.until(`document.body.innerText.includes("exited, exit code 3")`)
+	if text := p.eval(`document.body.innerText`); strings.Contains(text, "What would allow it") {
+		p.Errorf("%s is still refused:\n%s", host, text)
+	}
+}
+
+// notified opts in to notifications, and opens the questions as if the page were hidden.
+func (p *page) notified(host string) {
+	p.Helper()
+	hidden, err := chromedp.Call(p.ctx, cdppage.AddScriptToEvaluateOnNewDocument,
+		cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: `window.told = [];
+		Object.defineProperty(document, "hidden", { get: () => true });
+		window.Notification = class {
+			static permission = "default";
+			static async requestPermission() { return this.permission = "granted"; }
+			constructor(title, options) { told.push(title + ": " + options.body); }
+		};
+		if (localStorage.getItem("notify") === "yes") Notification.permission = "granted";`})
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.goTo("")
+	if told := p.eval(`told.length + document.getElementById("notify").textContent`); told != "0Notify me of questions" {
+		p.Errorf("before somebody opted in: %s", told)
+	}
+	p.fill(nil, "Notify me of questions")
+	p.until(`document.getElementById("notify").textContent === "Stop notifications"`)
+	p.goTo("")
+	p.until(fmt.Sprintf(`document.body.innerText.includes(%[1]q) && told.some((t) => t.includes(%[1]q))`, host))
+	if _, err := chromedp.Call(p.ctx, cdppage.RemoveScriptToEvaluateOnNewDocument,
+		cdppage.RemoveScriptToEvaluateOnNewDocumentParams(hidden)); err != nil {
+		p.Fatal(err)
+	}
+	p.goTo("")
+}
+
+// typeLine types into what has the focus.
+func (p *page) typeLine(text string) {
+	p.Helper()
+	if _, err := chromedp.Call(p.ctx, input.InsertText, input.InsertTextParams{Text: text}); err != nil {
+		p.Fatal(err)
+	}
+	p.do(chromedp.KeyEvent("\r"))
+}
+
+// terminal opens a session's terminal, types, and returns to the session. Titles, links and clipboards of the machine
+// have no effect there.
+func (p *page) terminal() {
+	p.Helper()
+	session := p.eval(`location.href`)
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent === "Open a terminal").click()`)
+	p.until(`document.querySelector(".xterm-rows")?.innerText.includes("$") ||
+		document.querySelector(".xterm-rows")?.innerText.includes("#")`)
+	p.typeLine(`printf '\033]0;evil\007\033]8;;http://evil.example\007li''nk\033]8;;\007\033]52;c;ZXZpbA==\007'`)
+	p.typeLine(`printf '\033[31mre''d\033[0m '; echo $((6*7))`)
+	p.until(`document.querySelector(".xterm-rows").innerText.includes("red 42") &&
+		document.querySelector(".xterm-rows").innerText.includes("link")`)
+	seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
+		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find(
+			(s) => s.textContent.startsWith("red"))).color === getComputedStyle(
+			document.querySelector(".xterm-rows")).color].join()`)
+	if seen != "false,0,false" {
+		p.Errorf("a title, a link, or no colour: %s", seen)
+	}
+	p.look("a terminal")
+	p.typeLine("exit 3")
+	p.until(`document.getElementById("said").textContent.includes("exit code 3")`)
+	p.do(chromedp.Navigate(session))
+	p.until(`document.querySelector("h1")?.textContent.includes("Session")`)
+}
+
 // TestConsole drives the pages as a person does: a run that asks, its picture, a refused host, and a session.
 func TestConsole(t *testing.T) {
 	if testing.Short() {
@@ -259,7 +360,12 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Skip("no chromium: hack/setup --test installs it")
 	}
-	p := open(t, chromium, serve(t))
+	dir := testdir.Private(t)
+	ceiling := filepath.Join(dir, ".unitask.toml")
+	if err := os.WriteFile(ceiling, []byte("# mine\nask = [\"asked.example\"]\nallowNet = []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, chromium, serve(t, dir))
 	p.goTo("code")
 	p.look("code")
 	p.fill(map[string]string{"language": "js", "ask": "asked.example", "code": `console.log("up <b>");
@@ -270,9 +376,9 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.until(`location.pathname.endsWith("/run")`)
 	run := p.eval(`location.search`)
 	p.until(`document.getElementById("stdout").textContent.includes("up <b>") && document.body.dataset.live`)
-	p.goTo("")
-	p.until(`document.body.innerText.includes("asked.example")`)
+	p.notified("asked.example")
 	p.look("a question")
+	p.shot("question")
 	p.fill(nil, "Deny")
 	p.until(`document.body.innerText.includes("No run waits")`)
 	p.goTo("run" + run)
@@ -284,6 +390,15 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 		}
 	}
 	p.look("a run")
+	p.eval(`[...document.querySelectorAll("h2")].find((h) => h.textContent === "Network").scrollIntoView()`)
+	p.shot("run")
+	p.painted("run" + run)
+	p.allow("refused.example")
+	text, err := os.ReadFile(ceiling)
+	want := "# mine\nask = [\"asked.example\"]\nallowNet = [\"refused.example\"]\n"
+	if err != nil || string(text) != want {
+		t.Errorf("the ceiling is now %q, %v", text, err)
+	}
 	p.goTo("live")
 	p.fill(map[string]string{"image": "node", "name": "box"}, "Start a session")
 	p.until(`location.pathname.endsWith("/session")`)
@@ -292,16 +407,31 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.fill(map[string]string{"code": `x + 1`}, "Run")
 	p.until(`[...document.querySelectorAll(".said")].some((s) => s.textContent.includes("42"))`)
 	p.look("a session")
+	p.shot("session")
+	p.terminal()
 	p.forms()
 	p.goTo("live")
 	p.look("live")
 	p.fill(nil, "End")
 	p.until(`document.body.innerText.includes("No session lives")`)
-	p.goTo("policy?url=example.com/x")
-	p.look("policy")
+	for to, has := range map[string]string{"policy?url=example.com/x": "No: ", "audit": "lines are as they were written",
+		"store": "audit log", "host": "No pool is up"} {
+		p.goTo(to)
+		p.until(fmt.Sprintf(`document.body.innerText.includes(%q)`, has))
+		p.look(to)
+	}
+	p.goTo("host")
+	p.fill(nil, "Examine this host")
+	p.until(`document.body.innerText.includes("Doctor, at") && document.body.innerText.includes("boots in")`)
+	p.elsewhere()
+}
+
+// elsewhere fails if a page made a request elsewhere.
+func (p *page) elsewhere() {
+	p.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.out) > 0 {
-		t.Errorf("requests elsewhere: %q", p.out)
+		p.Errorf("requests elsewhere: %q", p.out)
 	}
 }

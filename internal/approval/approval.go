@@ -94,6 +94,7 @@ type Asker struct {
 // openQuestion is a question that waits for an answer.
 type openQuestion struct {
 	run.Question
+	ceiling  string      // the file of the run's, "" for none
 	said     run.Verdict // and by whom, once answered is closed
 	by       string
 	answered chan struct{}
@@ -280,6 +281,9 @@ func (a *Asker) put(ctx context.Context, q run.Question) (said run.Verdict, by s
 	defer group.Wait()
 	defer cancel()
 	open := &openQuestion{Question: q, answered: make(chan struct{})}
+	if a.Result != nil {
+		open.ceiling = a.Result.Policy.Ceiling
+	}
 	a.mu.Lock()
 	a.open = open
 	a.mu.Unlock()

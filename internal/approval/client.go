@@ -98,12 +98,17 @@ func (c *Client) Questions(ctx context.Context) ([]run.Question, error) {
 // Question returns the open question of a run or session of this user, or nil. It returns an error if the run has ended
 // or never existed.
 func (c *Client) Question(ctx context.Context, id string) (*run.Question, error) {
-	id, err := c.Records.Find(id)
-	if err != nil {
-		return nil, err
+	open, _, err := c.Asks(ctx, id)
+	return open, err
+}
+
+// Asks is Question, with the file of the run's ceiling, "" for none: a permanent answer holds for that alone.
+func (c *Client) Asks(ctx context.Context, id string) (open *run.Question, ceiling string, err error) {
+	if id, err = c.Records.Find(id); err != nil {
+		return nil, "", err
 	}
 	told, err := c.talk(ctx, filepath.Join(c.Records.Dir(), id), asked{})
-	return told.Open, err
+	return told.Open, told.Ceiling, err
 }
 
 // Approve answers the open question of a run of the same user. The host must be the question's HOST:PORT. For AllowOnce

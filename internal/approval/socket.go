@@ -36,8 +36,9 @@ type asked struct {
 
 // told is the socket's answer.
 type told struct {
-	Open  *run.Question `json:"open,omitempty"`
-	Error string        `json:"error,omitempty"`
+	Open    *run.Question `json:"open,omitempty"`
+	Ceiling string        `json:"ceiling,omitempty"` // the run's, if it asks something
+	Error   string        `json:"error,omitempty"`
 }
 
 func (a *Asker) listen(l *net.UnixListener, group *sync.WaitGroup) {
@@ -64,7 +65,7 @@ func (a *Asker) handle(said asked) told {
 		if a.open == nil {
 			return told{}
 		}
-		return told{Open: &a.open.Question}
+		return told{Open: &a.open.Question, Ceiling: a.open.ceiling}
 	}
 	switch {
 	case a.open == nil:

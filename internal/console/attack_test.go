@@ -143,7 +143,7 @@ func TestAttackConsoleText(t *testing.T) {
 		Code: evil, Stdout: evil, Stderr: evil, Decisions: []netstack.Decision{{Name: evil, Path: evil, Reason: evil}},
 		Tools: []toolhost.Call{{Server: evil, Tool: evil, Arguments: json.RawMessage(`"` + evil + `"`), Error: evil}},
 		Ended: &run.Result{Artifacts: []record.Artifact{{Path: evil}}, Hints: []run.Hint{{Text: evil}}}},
-		"Pictures": []string{evil}, "Lines": []string{evil}})
+		"Pictures": []string{evil}, "Lines": []wanted{{evil, evil, []string{evil}}}})
 	body, got := w.Body.String(), "text"
 	if strings.Contains(body, "<script>") || strings.Contains(body, "\x07") || w.Code != 200 ||
 		strings.Count(body, "&lt;script") < 12 {
@@ -154,7 +154,7 @@ func TestAttackConsoleText(t *testing.T) {
 	w = httptest.NewRecorder()
 	c.show(w, q, "inbox.html", map[string]any{"Questions": []run.Question{{Host: hidden, Request: hidden, Rule: hidden}}})
 	got = "seen"
-	if shown := "a" + strings.Repeat("\ufffd", 10) + "b"; strings.Count(w.Body.String(), shown) != 3 {
+	if shown := "a" + strings.Repeat("\ufffd", 10) + "b"; strings.Count(w.Body.String(), shown) != 4 {
 		got = "hidden"
 	}
 	attack.Check(t, "console: characters that nobody sees, in a question", "seen", got)

@@ -80,6 +80,11 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request) {
 		c.wrong(w, r, http.StatusBadRequest, err)
 		return
 	}
+	c.launch(w, r, req, "")
+}
+
+// launch starts a run, and redirects to its page. toolsOf is a recorded run whose calls of tools are answered again.
+func (c *Console) launch(w http.ResponseWriter, r *http.Request, req unitask.Request, toolsOf string) {
 	held, err := c.Policy()
 	if err != nil {
 		c.wrong(w, r, http.StatusConflict, err)
@@ -110,7 +115,8 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		caller := unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin}
-		_, err := c.Run(ctx, caller, req, unitask.IO{Stdout: io.Discard, Stderr: io.Discard, Events: events})
+		_, err := c.Run(ctx, caller, req, unitask.IO{Stdout: io.Discard, Stderr: io.Discard, Events: events,
+			ToolsOf: toolsOf})
 		c.mu.Lock()
 		c.begun--
 		delete(c.own, has)

@@ -42,10 +42,11 @@ const (
 // closed is what pages may load and do before the link was opened: nothing.
 const closed = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-//go:embed page
+//go:embed page vendored/xterm.js vendored/xterm.css
 var files embed.FS
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{"plain": plain, "clock": clock, "rfc": rfc,
+	"tool":  func(host string) bool { return strings.HasPrefix(host, "tool:") },
 	"bytes": size, "list": func(all ...any) []any { return all },
 	"json": func(text json.RawMessage) string { return string(text) }}).ParseFS(files, "page/*.html"))
 
@@ -58,6 +59,12 @@ type Options struct {
 	Run func(context.Context, unitask.Caller, unitask.Request, unitask.IO) (*unitask.Result, error)
 	// Sessions sends a request to the process that holds the sessions, and starts it if it is needed.
 	Sessions func(context.Context, sessiond.Request, sessiond.Streams) (sessiond.Answer, error)
+	// Home is the folder of the list of trusted ceilings, of permanent answers and of the audit log.
+	Home string
+	// Secrets reads the values of a recorded run's secrets, and their hosts, by name; nil if none can be read.
+	Secrets func(ctx context.Context, names []string) (values map[string]string, hosts map[string][]string, err error)
+	// Tables make what pages show of this host, by name (TablesImages and others).
+	Tables map[string]func(context.Context) ([]Table, error)
 	// Policy reads the ceiling as it is now.
 	Policy func() (*policy.ForPeople, error)
 }
@@ -84,17 +91,26 @@ type Console struct {
 	own      map[string]context.CancelFunc // those of them that have an id
 	failed   map[string]string             // why a session's last step did not start, by session
 	steps    int                           // that wait for their end
+	writes   sync.Mutex                    // held while a reviewed file is written
+	typing   int                           // open terminals
+	idle     time.Duration                 // of one that ends
+	slow     sync.Mutex                    // held while something is verified or examined
+	proven   *proof                        // the last verification of the audit log
+	examined *part                         // what doctor found last
 }
 
 // New returns a console. Close ends what it started.
 func New(o Options) *Console {
 	c := &Console{Options: o, host: strings.TrimSuffix(o.Host, ":80"), mux: http.NewServeMux(),
 		cookie: rand.Text(), form: rand.Text(), link: rand.Text(), base: "/" + rand.Text(),
-		linkEnds: time.Now().Add(linkTime), own: map[string]context.CancelFunc{}, failed: map[string]string{}}
+		linkEnds: time.Now().Add(linkTime), own: map[string]context.CancelFunc{}, failed: map[string]string{},
+		idle: terminalIdle}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	at := "http://" + c.host + c.base + "/"
-	c.rules = "default-src 'none'; script-src " + at + "follow.js; style-src " + at + "style.css; img-src " + at +
-		"file; connect-src " + at + "; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	c.rules = "default-src 'none'; script-src " + at + "follow.js " + at + "terminal.js " + at +
+		"xterm.js; style-src " + at + "style.css " + at + "xterm.css; img-src " + at +
+		"file; connect-src " + at +
+		" ws://" + c.host + c.base + "/shell; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 	for pattern, do := range map[string]http.HandlerFunc{
 		"GET /{$}": c.inbox, "POST /answer": c.answer,
 		"GET /live": c.live, "POST /kill": c.kill,
@@ -102,16 +118,23 @@ func New(o Options) *Console {
 		"GET /code": c.code, "POST /code": c.start,
 		"GET /session": c.session, "POST /session": c.act, "POST /new": c.begin, "POST /step": c.step,
 		"GET /policy": c.policy,
-		"GET /style.css": func(w http.ResponseWriter, r *http.Request) {
-			http.ServeFileFS(w, r, files, "page/style.css")
-		},
-		"GET /follow.js": func(w http.ResponseWriter, r *http.Request) {
-			http.ServeFileFS(w, r, files, "page/follow.js")
-		},
+		"GET /audit":  c.audit, "POST /audit": c.verify,
+		"GET /store": c.store, "GET /host": c.hostPage, "POST /doctor": c.doctor,
+		"GET /allow": c.allow, "POST /allow": c.write, "POST /again": c.again,
+		"GET /always": c.always, "POST /always": c.keep,
+		"GET /terminal": c.terminal, "GET /shell": c.shell,
+		"GET /style.css": static("page/style.css"), "GET /follow.js": static("page/follow.js"),
+		"GET /terminal.js": static("page/terminal.js"), "GET /xterm.js": static("vendored/xterm.js"),
+		"GET /xterm.css": static("vendored/xterm.css"),
 	} {
 		c.mux.HandleFunc(pattern, do)
 	}
 	return c
+}
+
+// static serves a file of this program.
+func static(name string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, name) }
 }
 
 // Close ends the runs that the console started, and waits for them.

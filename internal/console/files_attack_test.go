@@ -24,7 +24,9 @@ import (
 
 // asUser asks as the browser that has the cookie; a form makes it a POST.
 func asUser(c *Console, path string, form url.Values) *httptest.ResponseRecorder {
+	c.mu.Lock()
 	c.opened = time.Now()
+	c.mu.Unlock()
 	q := httptest.NewRequest("GET", c.base+path, nil)
 	if form != nil {
 		form.Set("form", c.form)

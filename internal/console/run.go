@@ -11,14 +11,11 @@ import (
 	"net/http"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/bounded"
-	"github.com/unitask/unitask/internal/history"
-	"github.com/unitask/unitask/internal/learn"
-	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/record"
 )
 
@@ -63,29 +60,8 @@ func (c *Console) run(w http.ResponseWriter, r *http.Request) {
 	}
 	live := in.Status == record.Running
 	c.show(w, r, "run.html", map[string]any{"Run": in, "Live": live, "Pictures": pictures,
-		"Own": live && c.liveRun(in.Record).Own, "Lines": c.allowing(in)})
-}
-
-// allowing returns the lines of a ceiling that would allow what was refused; it writes nothing.
-func (c *Console) allowing(in *history.Inspection) (lines []string) {
-	refused := func(d netstack.Decision) bool { return d.Verdict == netstack.Denied }
-	if in.Ended == nil || !slices.ContainsFunc(in.Decisions, refused) {
-		return nil
-	}
-	before, err := learn.From(c.History.Records, []string{in.ID}, learn.Options{})
-	if err != nil {
-		return nil
-	}
-	after, err := learn.From(c.History.Records, []string{in.ID}, learn.Options{Refused: true})
-	if err != nil {
-		return nil
-	}
-	for _, line := range after.Lines {
-		if !slices.ContainsFunc(before.Lines, func(l learn.Line) bool { return l.Key == line.Key && l.Rule == line.Rule }) {
-			lines = append(lines, fmt.Sprintf("%s = [%q]", line.Key, line.Rule))
-		}
-	}
-	return lines
+		"Own": live && c.liveRun(in.Record).Own, "Lines": c.heldBack(in),
+		"Again": !live && in.Session == "" && in.Owner == unitask.LocalOwner(os.Geteuid())})
 }
 
 // rasters are the pictures that a page shows: their beginnings, and their types. SVG is a program.

@@ -39,12 +39,30 @@
     if (body.dataset.follow === "load" && !typed && Date.now() - touched > 2000) return location.reload();
     const said = document.getElementById("changed");
     if (!said.firstChild) {
+      if (wish) notify("The questions have changed.", "changed");
       const link = document.createElement("a");
       link.href = location.href;
       link.textContent = "This page has changed: load it again";
       said.append(link);
     }
     later(changed);
+  }
+
+  // Notifications are opt-in, and told while the page is hidden. They are text, too.
+  const may = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
+  const notify = (text, tag) => may() && document.hidden && new Notification("unitask: a run asks", { body: text, tag });
+  const wish = document.getElementById("notify");
+  if (wish && window.Notification) {
+    const show = () => { wish.textContent = may() ? "Stop notifications" : "Notify me of questions"; };
+    wish.onclick = async () => {
+      const on = !may() && await Notification.requestPermission() === "granted";
+      localStorage.setItem("notify", on ? "yes" : "no");
+      show();
+    };
+    show();
+    wish.hidden = false;
+    for (const asked of document.querySelectorAll("[data-question]"))
+      notify(asked.querySelector("h2").textContent, asked.dataset.question);
   }
 
   if (body.dataset.live) later(output);
