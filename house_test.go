@@ -45,7 +45,7 @@ var floors = [][]string{
 		"policy", "vmm/jail",
 	},
 	{"guest/supervisor", "guest/web", "image", "internal/changes", "netstack", "vmm", "internal/audit/webhook"},
-	{"debug", "internal/hostfiles", "internal/skill", "machine", "record"},
+	{"debug", "internal/hostfiles", "internal/skill", "internal/wrapped", "machine", "record"},
 	{"run", "internal/home/config", "internal/project"},
 	{"internal/egress", "internal/failure", "internal/toolhost", "internal/web"},
 	{"internal/audit/runlog", "internal/spans"},

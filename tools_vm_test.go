@@ -47,7 +47,7 @@ env = { PYTHONPATH = %q }
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil)
+		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil, nil)
 		if err != nil {
 			t.Fatal(name, err)
 		}

@@ -185,6 +185,7 @@ func Open(opts Options) (*Runtime, error) {
 		Proxy: opts.Upstream.Proxy, Run: e.RunBuild}
 	imagebuild.Serve(e.Catalog, e.Installer, opts.RequireJail)
 	rt.engine, rt.sessions = e, &session.Manager{Engine: e, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
+	e.WrapTools = session.Starter(rt.sessions.Start).ToolServer
 	if from.Pool.Min > 0 {
 		rt.engine.Source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, class) })
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
+	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -111,21 +113,23 @@ var (
 
 // Engine runs requests. Any number of goroutines may use one.
 type Engine struct {
-	Home         string
-	RequireJail  []string // without which nothing runs
-	Upstream     netstack.Upstream
-	Fleet        Fleet           // that runs everything, or nil
-	Events       func(run.Event) // of runs without a separate sink
-	Images       *image.Store
-	Runs         *record.Store
-	History      *history.Store
-	Journal      *audit.Journal
-	Refusals     *runlog.Refusals
-	Catalog      *catalog.Catalog
-	Source       *machine.Source
-	Installer    *install.Installer
-	Meters       *spans.Meters
-	Enter        func() (leave func(), err error)
+	Home        string
+	RequireJail []string // without which nothing runs
+	Upstream    netstack.Upstream
+	Fleet       Fleet           // that runs everything, or nil
+	Events      func(run.Event) // of runs without a separate sink
+	Images      *image.Store
+	Runs        *record.Store
+	History     *history.Store
+	Journal     *audit.Journal
+	Refusals    *runlog.Refusals
+	Catalog     *catalog.Catalog
+	Source      *machine.Source
+	Installer   *install.Installer
+	Meters      *spans.Meters
+	Enter       func() (leave func(), err error)
+	// WrapTools starts an MCP server of a ceiling in a machine of its own.
+	WrapTools    func(context.Context, run.Caller, *policy.ToolServer, io.Writer) (*toolhost.Process, error)
 	Grace        time.Duration // CollectGrace; tests shorten it
 	ApprovalTime time.Duration // approval.Patience; tests shorten it
 	Boots        bool          // no machine is a clone

@@ -2,12 +2,14 @@ package engine
 
 import (
 	"context"
+	"io"
 
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // openTools opens the service for the tools that the code may call, and gives the guest its clients.
@@ -18,6 +20,10 @@ func (x *Execution) openTools(ctx context.Context) error {
 			clean, fields := x.Redactor.JSON(text)
 			return clean, len(fields) > 0
 		}}
+	cfg.Wrap = func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*toolhost.Process, error) {
+		owner := run.Caller{Via: x.Rec.Via, Ceiling: x.Live.Ceiling.ToolCeiling()} // the server is the user's, not the caller's
+		return x.engine.WrapTools(ctx, owner, s, stderr)
+	}
 	if err := x.recordedTools(&cfg); err != nil {
 		return failure.At("tools", err)
 	}
