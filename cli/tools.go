@@ -101,7 +101,7 @@ func (a *app) fetchTools(ctx context.Context, file *policy.Ceiling, server *poli
 	defer rt.Close()
 	return toolhost.Fetch(ctx, server, os.Stderr, func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (
 		*toolhost.Process, error) {
-		return session.Starter(rt.NewSessionFor).ToolServer(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: file}, s, stderr)
+		return session.Starter(rt.NewSessionFor).ToolServer(ctx, file, s, stderr)
 	})
 }
 

@@ -11,28 +11,29 @@ import (
 	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/internal/wrapped"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
 
 // Starter starts a session: Manager.Start, or Runtime.NewSessionFor.
 type Starter func(context.Context, run.Caller, Request) (*Session, error)
 
-// ToolServer starts an MCP server, whose table has wrap = true, in a session of its own. The session gets what the table
-// says, and the caller's Ceiling must allow all of it. It ends with the server, and the server with it.
-func (start Starter) ToolServer(ctx context.Context, caller run.Caller, server *policy.ToolServer, stderr io.Writer) (
-	*toolhost.Process, error) {
+// ToolServer starts an MCP server, whose table has wrap = true, in a session of its own. It belongs to the user of this
+// process, not to a run's caller. It gets what the table says, and the file with the table must allow all of that. The
+// session ends with the server.
+func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, server *policy.ToolServer,
+	stderr io.Writer) (*toolhost.Process, error) {
 	req, args, err := wrappedRequest(server)
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(ctx, caller, req)
+	s, err := start(ctx, run.Caller{Via: record.ViaTools, Ceiling: ceiling.ToolCeiling()}, req)
 	if err != nil {
 		return nil, err
 	}
 	if denied := s.Policy.Denials; len(denied) > 0 {
 		s.Close()
-		return nil, fmt.Errorf("the ceiling of the file does not allow %s %s of tools.%s: %s", denied[0].Field,
-			denied[0].Requested, server.Name, denied[0].Reason)
+		return nil, fmt.Errorf("its machine may not have %s", denied[0])
 	}
 	in, stdin := io.Pipe()
 	stdout, out := io.Pipe()
@@ -64,7 +65,8 @@ func wrappedRequest(server *policy.ToolServer) (req Request, args []string, err 
 		return req, nil, err
 	}
 	req.Request = run.Request{Image: w.Image, Packages: w.Packages, Env: server.Env, AllowNet: server.AllowNet,
-		Secrets: map[string]string{}, SecretHosts: map[string][]string{}}
+		Secrets: map[string]string{}, SecretHosts: map[string][]string{},
+		OutputBytes: 1} // the record of the run has what it answers, without the run's secrets
 	for _, dir := range server.Dirs {
 		req.Dirs = append(req.Dirs, run.ParseMount(dir))
 	}

@@ -129,7 +129,7 @@ type Engine struct {
 	Meters      *spans.Meters
 	Enter       func() (leave func(), err error)
 	// WrapTools starts an MCP server of a ceiling in a machine of its own.
-	WrapTools    func(context.Context, run.Caller, *policy.ToolServer, io.Writer) (*toolhost.Process, error)
+	WrapTools    func(context.Context, *policy.Ceiling, *policy.ToolServer, io.Writer) (*toolhost.Process, error)
 	Grace        time.Duration // CollectGrace; tests shorten it
 	ApprovalTime time.Duration // approval.Patience; tests shorten it
 	Boots        bool          // no machine is a clone

@@ -9,7 +9,6 @@ import (
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // openTools opens the service for the tools that the code may call, and gives the guest its clients.
@@ -21,8 +20,7 @@ func (x *Execution) openTools(ctx context.Context) error {
 			return clean, len(fields) > 0
 		}}
 	cfg.Wrap = func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*toolhost.Process, error) {
-		owner := run.Caller{Via: x.Rec.Via, Ceiling: x.Live.Ceiling.ToolCeiling()} // the server is the user's, not the caller's
-		return x.engine.WrapTools(ctx, owner, s, stderr)
+		return x.engine.WrapTools(ctx, x.Live.Ceiling, s, stderr)
 	}
 	if err := x.recordedTools(&cfg); err != nil {
 		return failure.At("tools", err)
