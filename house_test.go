@@ -48,7 +48,7 @@ var floors = [][]string{
 	{"debug", "internal/hostfiles", "internal/skill", "internal/wrapped", "machine", "record"},
 	{"run", "internal/home/config", "internal/project"},
 	{"internal/egress", "internal/failure", "internal/toolhost", "internal/web"},
-	{"internal/audit/runlog", "internal/spans"},
+	{"internal/audit/runlog", "internal/clienttools", "internal/spans"},
 	{"internal/approval", "internal/paused"},
 	{"internal/history", "internal/language", "internal/learn"},
 	{"internal/imagefile"},
