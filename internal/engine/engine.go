@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -82,6 +84,10 @@ func (p Purpose) kind() string {
 func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) error {
 	if streams.Keep != nil && p.Trace != nil {
 		return errors.New("a run that is traced is not kept")
+	}
+	if len(streams.Tools) > 0 && !caller.Ceiling.ClientTools() {
+		return policy.Bad("clientTools", strings.Join(slices.Sorted(maps.Keys(streams.Tools)), ", "),
+			"are functions of the caller, which %s does not allow (key clientTools)", caller.CeilingPath())
 	}
 	if req.Exposed() > 0 && streams.Capture != nil {
 		return policy.Bad("secrets", "with a capture", "the capture would hold them")
@@ -257,7 +263,7 @@ func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
 	}
 	r.log = runlog.New(r.engine.Journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
 	r.log.Session = s != nil
-	r.log.Started(r.granted)
+	r.log.Started(r.granted, slices.Sorted(maps.Keys(r.streams.Tools)))
 	r.res = &run.Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted,
 		Policy: r.granted}
 	if again {
