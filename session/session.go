@@ -42,9 +42,9 @@ type Request struct {
 	Root bool
 	// Events, if not nil, receives events of the machine and its network.
 	Events func(run.Event)
-	// OwnTools are MCP servers of this program, like IO.Tools, which all code of the session and of its forks calls. A call
-	// in progress at a pause fails with the code cut, and at a fork it does in the fork. If another process revives the
-	// session, they are gone.
+	// OwnTools are MCP servers of this program, like IO.Tools, which all code of the session and of its forks calls. A
+	// call in progress at a pause fails with the code cut, and at a fork it does in the fork. If another process revives
+	// the session, they are gone.
 	OwnTools map[string]*mcp.Server
 	// Project is a folder of the host that the code may change in the machine (Linux). Changes returns what it changed.
 	Project ProjectRequest
