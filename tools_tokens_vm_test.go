@@ -120,7 +120,8 @@ func byCalls(t *testing.T, ceiling *policy.Ceiling, at string) (s spent) {
 	}
 	var due []string
 	for _, zone := range []string{"Asia/Tokyo", "Europe/Berlin", "America/Lima"} {
-		text := call(clock, "convert_time", map[string]any{"source_timezone": "UTC", "time": "12:00", "target_timezone": zone})
+		text := call(clock, "convert_time",
+			map[string]any{"source_timezone": "UTC", "time": "12:00", "target_timezone": zone})
 		var said struct {
 			Difference string `json:"time_difference"`
 		}
@@ -169,8 +170,8 @@ func agentOf(t *testing.T, rt *unitask.Runtime, ceiling *policy.Ceiling) (*mcp.C
 	return cs, string(text)
 }
 
-// byCode does the task by code over MCP: it reads the types of three tools, then runs the code. It returns the id of the
-// last run.
+// byCode does the task by code over MCP: it reads the types of three tools, then runs the code. It returns the id of
+// the last run.
 func byCode(t *testing.T, rt *unitask.Runtime, ceiling *policy.Ceiling, code string) (s spent, id string) {
 	t.Helper()
 	agent, list := agentOf(t, rt, ceiling)
