@@ -3,6 +3,7 @@ package unitask_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ env = { PYTHONPATH = %q }
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil)
+		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil, nil)
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -186,7 +187,8 @@ func TestOwnTools(t *testing.T) {
 			asked++
 			return nil, total{100 * in.Number}, nil
 		})
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	where := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: where})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,8 +201,36 @@ console.log(sum);`, Kernel: unitask.Linux}
 	if err != nil || string(res.Stdout) != "21000\n" || asked != 20 {
 		t.Fatalf("%v %s%s, %d calls", err, res.Stdout, res.Stderr, asked)
 	}
+	if log, err := os.ReadFile(filepath.Join(where, "audit", "log.jsonl")); err != nil ||
+		!strings.Contains(string(log), `"clientTools":["shop"]`) {
+		t.Errorf("the audit log does not have the functions: %v", err)
+	}
 	again, err := rt.Run(t.Context(), req, unitask.IO{ToolsOf: res.RunID})
 	if err != nil || string(again.Stdout) != "21000\n" || asked != 20 {
 		t.Errorf("a replay: %v %s%s, %d calls", err, again.Stdout, again.Stderr, asked)
+	}
+}
+
+// A ceiling forbids functions of the caller before anything runs.
+func TestAttackOwnToolsForbidden(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	own := map[string]*mcp.Server{"shop": mcp.NewServer(&mcp.Implementation{Name: "shop"}, nil)}
+	for name, text := range map[string]string{"a file": "clientTools = false",
+		"a principal": "clientTools = true\n[principals.a]\nclientTools = false"} {
+		c, err := policy.ParseCeiling("test", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		caller := unitask.Caller{Ceiling: c.For("a")}
+		_, run := rt.RunFor(t.Context(), caller, unitask.Request{Language: "shell", Code: "true"}, unitask.IO{Tools: own})
+		_, session := rt.NewSessionFor(t.Context(), caller, unitask.SessionRequest{OwnTools: own})
+		for _, err := range []error{run, session} {
+			attack.Check(t, "functions that "+name+" forbids", "true",
+				fmt.Sprint(err != nil && strings.Contains(err.Error(), "key clientTools")))
+		}
 	}
 }

@@ -184,7 +184,7 @@ func Open(opts Options) (*Runtime, error) {
 	e.Installer = &install.Installer{Home: opts.Home, Images: images, Records: e.Runs, Journal: e.Journal,
 		Proxy: opts.Upstream.Proxy, Run: e.RunBuild}
 	imagebuild.Serve(e.Catalog, e.Installer, opts.RequireJail)
-	rt.engine, rt.sessions = e, &session.Manager{Engine: e, Ceiling: opts.Ceiling, Refuse: rt.hasSessions}
+	rt.engine, rt.sessions = e, session.NewManager(e, opts.Ceiling, rt.hasSessions)
 	if from.Pool.Min > 0 {
 		rt.engine.Source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, class) })
 	}

@@ -2,14 +2,10 @@ package cli
 
 import (
 	"context"
-	_ "embed"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"path"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,15 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/language"
-	"github.com/unitask/unitask/policy"
-)
-
-// These start the program of an installed package as npx and uvx do, in the same process.
-var (
-	//go:embed mcpwrap.js
-	npxStart string
-	//go:embed mcpwrap.py
-	uvxStart string
+	"github.com/unitask/unitask/internal/wrapped"
 )
 
 // lingerTime is how long a server may print nothing, after its client has closed its input, before its machine ends.
@@ -64,14 +52,14 @@ func (a *app) wrapServer(cmd *cobra.Command, args []string, f runFlags, life tim
 	if err := a.readsFolder(); err != nil {
 		return err
 	}
-	server := wrapped{image: "shell", args: args}
+	server := wrapped.Server{Image: "shell", Args: args}
 	if named := cmd.Flags().Lookup("image").Value.String(); named == "" || slices.Contains(language.Images(), named) {
 		var err error
-		if server, err = translate(args); err != nil {
+		if server, err = wrapped.Translate(args); err != nil {
 			return usage(err)
 		}
 	}
-	for _, p := range server.packages {
+	for _, p := range server.Packages {
 		if err := cmd.Flags().Set("with", p); err != nil {
 			return usage(err)
 		}
@@ -79,14 +67,14 @@ func (a *app) wrapServer(cmd *cobra.Command, args []string, f runFlags, life tim
 	limited := cmd.Flags().Changed("timeout")
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
-	s, end, err := a.ownSession(ctx, cmd, f, server.image, "", life)
+	s, end, err := a.ownSession(ctx, cmd, f, server.Image, "", life)
 	if err != nil {
 		return err
 	}
 	defer end()
 	l := &linger{end: func() { stop(errLingers) }}
 	defer l.stop()
-	run := unitask.Command{Args: server.args, Endless: true, Unbounded: true, ResultBytes: 1,
+	run := unitask.Command{Args: server.Args, Endless: true, Unbounded: true, ResultBytes: 1,
 		Stdin: &wrapInput{a.std.Stdin, l}, Stdout: &wrapOutput{a.std.Stdout, l}, Stderr: &wrapOutput{a.std.Stderr, l}}
 	if limited {
 		run.Timeout = s.Policy.Effective.Timeout
@@ -104,126 +92,6 @@ func (a *app) wrapServer(cmd *cobra.Command, args []string, f runFlags, life tim
 }
 
 var errLingers = errors.New("the client is gone")
-
-// wrapped is how a server starts in a machine.
-type wrapped struct {
-	image    string
-	packages []string // as --with has them
-	args     []string
-}
-
-// translate returns how the command of a client's configuration starts in a machine of ours.
-func translate(args []string) (wrapped, error) {
-	name, rest := path.Base(args[0]), args[1:]
-	switch {
-	case name == "npx" || name == "bunx":
-		return translateNpx(name, rest)
-	case name == "uvx":
-		return translateUvx(name, rest)
-	case name == "pipx" && len(rest) > 0 && rest[0] == "run":
-		return translateUvx("pipx run", rest[1:])
-	case name == "node":
-		return wrapped{image: "node", args: append([]string{"node"}, rest...)}, nil
-	case name == "python" || name == "python3":
-		return wrapped{image: "python", args: append([]string{"python3"}, rest...)}, nil
-	case name == "docker" || name == "podman":
-		return wrapped{}, fmt.Errorf("%s: a machine has no containers: --image IMAGE -- COMMAND runs a command of an image",
-			name)
-	}
-	return wrapped{image: "shell", args: args}, nil
-}
-
-// Options of npx and uvx, with what they mean to us.
-const (
-	optionIgnored = iota + 1
-	optionPackage // a further package, or the one that has the program
-)
-
-// options reads the options in front of a program's name.
-func options(tool string, args []string, known map[string]int) (packages, rest []string, err error) {
-	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		option, value, joined := strings.Cut(args[0], "=")
-		args = args[1:]
-		if option == "--" {
-			break
-		}
-		switch known[option] {
-		case optionIgnored:
-		case optionPackage:
-			if !joined {
-				if len(args) == 0 {
-					return nil, nil, fmt.Errorf("%s %s: a package must follow", tool, option)
-				}
-				value, args = args[0], args[1:]
-			}
-			packages = append(packages, value)
-		default:
-			return nil, nil, fmt.Errorf("%s %s: unitask knows no such option of %s: it knows -y and the packages'",
-				tool, option, tool)
-		}
-	}
-	if len(args) == 0 {
-		return nil, nil, fmt.Errorf("%s: a package must follow", tool)
-	}
-	return packages, args, nil
-}
-
-func translateNpx(tool string, args []string) (w wrapped, err error) {
-	packages, rest, err := options(tool, args, map[string]int{"-y": optionIgnored, "--yes": optionIgnored,
-		"-q": optionIgnored, "--quiet": optionIgnored, "--bun": optionIgnored, "-p": optionPackage,
-		"--package": optionPackage})
-	if err != nil {
-		return w, err
-	}
-	program := rest[0]
-	if len(packages) == 0 {
-		packages, program = []string{rest[0]}, ""
-	}
-	for _, p := range packages {
-		rule, err := policy.ParsePackage("npm:" + strings.TrimSuffix(p, "@latest"))
-		if err != nil {
-			return w, fmt.Errorf("%s %.80q: %w", tool, p, err)
-		}
-		w.packages = append(w.packages, string(rule))
-	}
-	first := strings.TrimPrefix(w.packages[0], "npm:")
-	if at := strings.LastIndexByte(first, '@'); at > 0 {
-		first = first[:at]
-	}
-	w.image = "node"
-	w.args = slices.Concat([]string{"node", "-e", npxStart, "--", first, program}, rest[1:])
-	return w, nil
-}
-
-func translateUvx(tool string, args []string) (w wrapped, err error) {
-	packages, rest, err := options(tool, args, map[string]int{"-q": optionIgnored, "--quiet": optionIgnored,
-		"--from": optionPackage, "--spec": optionPackage, "--with": optionPackage})
-	if err != nil {
-		return w, err
-	}
-	program := rest[0]
-	if !slices.ContainsFunc(args[:len(args)-len(rest)], func(option string) bool {
-		return strings.HasPrefix(option, "--from") || strings.HasPrefix(option, "--spec")
-	}) { // the program has its package's name
-		name, version, _ := strings.Cut(rest[0], "@")
-		spec := name
-		if version != "" && version != "latest" {
-			spec += "==" + version
-		}
-		packages = append([]string{spec}, packages...)
-		program = name[:strings.IndexAny(name+"[", "[=<>~!")]
-	}
-	for _, p := range packages {
-		rule, err := policy.ParsePackage("pip:" + p)
-		if err != nil {
-			return w, fmt.Errorf("%s %.80q: %w", tool, p, err)
-		}
-		w.packages = append(w.packages, string(rule))
-	}
-	w.image = "python"
-	w.args = slices.Concat([]string{"python3", "-c", uvxStart, program}, rest[1:])
-	return w, nil
-}
 
 // linger ends a server that still runs after its client has closed its input, once the server prints nothing more.
 type linger struct {

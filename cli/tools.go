@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -11,11 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/session"
 )
 
 func (a *app) toolsCommand() *cobra.Command {
@@ -66,7 +70,7 @@ The server works on this host, so the file must be trusted (unitask policy trust
 				return err
 			}
 			a.ui.note("starting %s", safe(strings.Join(append(server.Command, server.URL), " ")))
-			list, err := toolhost.Fetch(cmd.Context(), server, os.Stderr)
+			list, err := a.fetchTools(cmd.Context(), file, server)
 			if err != nil {
 				return err
 			}
@@ -83,6 +87,22 @@ The server works on this host, so the file must be trusted (unitask policy trust
 	}
 	cmd.Flags().StringVar(&named, "policy", "", "the policy file; the first .unitask.toml from here upwards if not given")
 	return cmd
+}
+
+// fetchTools starts a server of a trusted file, and returns its list of tools.
+func (a *app) fetchTools(ctx context.Context, file *policy.Ceiling, server *policy.ToolServer) (*toolhost.List, error) {
+	if !server.Wrap {
+		return toolhost.Fetch(ctx, server, os.Stderr, nil)
+	}
+	rt, err := a.openWith(unitask.Options{Ceiling: file})
+	if err != nil {
+		return nil, err
+	}
+	defer rt.Close()
+	return toolhost.Fetch(ctx, server, os.Stderr, func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (
+		*toolhost.Process, error) {
+		return session.Starter(rt.NewSessionFor).ToolServer(ctx, file, s, stderr)
+	})
 }
 
 // maxToolAbout bounds a description in a table.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/clienttools"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -34,14 +36,16 @@ const running = "running"
 
 // waitArgs are wait_command's arguments.
 type waitArgs struct {
-	Run         string   `json:"run"`
-	AfterSeq    int64    `json:"afterSeq,omitempty"`
-	WaitSeconds *float64 `json:"waitSeconds,omitempty"`
-	MaxOutput   *int     `json:"maxOutput,omitempty"`
+	Run         string       `json:"run"`
+	Answers     []callAnswer `json:"answers,omitempty"`
+	AfterSeq    int64        `json:"afterSeq,omitempty"`
+	WaitSeconds *float64     `json:"waitSeconds,omitempty"`
+	MaxOutput   *int         `json:"maxOutput,omitempty"`
 }
 
 var waitDescriptions = map[string]string{
 	"run":         "the run's id, which a call with background gives",
+	"answers":     "to calls of clientTools: {call, and result (any JSON) or error (a text)}",
 	"afterSeq":    "the seq of the last answer: what it had printed until then is left out",
 	"waitSeconds": "how long to wait for its end; 20 if not given, 0 for not at all",
 	"maxOutput":   aboutMaxOutput,
@@ -62,6 +66,8 @@ type waitResult struct {
 	Truncated bool      `json:"truncated,omitempty"` // it has printed more than is kept
 	Resource  string    `json:"resource" jsonschema:"all of its stdout; also with stderr in place of stdout"`
 	ExpiresAt time.Time `json:"expiresAt,omitzero"` // the end of the session, which is its end
+
+	Calls []*clienttools.Call `json:"calls,omitempty" jsonschema:"the code waits for their answers"`
 }
 
 func (s *Server) addWait() {
@@ -69,20 +75,26 @@ func (s *Server) addWait() {
 	addTool(s, &sdk.Tool{
 		Name: "wait_command", Title: "Wait for a run in the background",
 		Description: "Wait for the end of what run_code or session_command left in the background. Returns what it has " +
-			"printed since afterSeq, at its end or after waitSeconds.",
+			"printed since afterSeq, at its end, at a call of clientTools, or after waitSeconds.",
 		InputSchema: inputSchema[waitArgs](waitDescriptions, func(p map[string]*jsonschema.Schema) {
 			p["waitSeconds"].Minimum, p["waitSeconds"].Maximum = float(0), float(maxWait)
 			p["afterSeq"].Minimum = float(0)
+			p["answers"].Items = &jsonschema.Schema{Type: "object"}
 			boundMaxOutput(p)
 		}),
 		OutputSchema: outputSchema[waitResult](nil),
-		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
+		Annotations:  &sdk.ToolAnnotations{DestructiveHint: &no, OpenWorldHint: &no},
 	}, told(s, s.wait))
 }
 
 // commandSchema is the schema of session_command's results: a background command has no exit code yet.
 func commandSchema() *jsonschema.Schema {
 	schema := outputSchema[ran](map[string]string{"outcome": "as in run_code, or running"})
+	for name := range schema.Properties { // the others are as in run_code
+		if !slices.Contains([]string{"runId", "session", "outcome", "exitCode", "stdout", "stderr", "expiresAt"}, name) {
+			delete(schema.Properties, name)
+		}
+	}
 	schema.Required = []string{"runId", "session", "outcome"}
 	return schema
 }
@@ -118,6 +130,9 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 		return s.waitRun(ctx, caller, req, r, in)
 	}
 	none := fmt.Errorf("run %.80q %w", in.Run, errNoRun)
+	if len(in.Answers) > 0 {
+		return nil, nil, none
+	}
 	rec, err := s.rt.Runs().Get(in.Run)
 	if err != nil || rec.Session == "" {
 		return nil, nil, none
@@ -182,6 +197,7 @@ func (w *waitResult) text() string {
 	if w.Lost > 0 {
 		text += fmt.Sprintf("\n%d bytes before this output are left out: %s has all of it", w.Lost, w.Resource)
 	}
+	text += callsText(w.Calls)
 	if w.Output != "" {
 		text += "\n--- output\n" + w.Output
 	}
@@ -241,6 +257,7 @@ func (s *Server) runBehind(ctx context.Context, caller unitask.Caller, req *sdk.
 		if r == nil {
 			return nil, nil, errManyBehind
 		}
+		in.calls = &r.calls
 		first := sync.OnceFunc(func() { close(begun) })
 		l := &live{ctx: life, req: req, done: make(chan struct{}), kept: &r.output, onRun: func(id string) {
 			r.named(id)
@@ -290,6 +307,9 @@ func (s *Server) waitRun(ctx context.Context, caller unitask.Caller, req *sdk.Ca
 	if answered, ok := req.Params.InputResponses[roundInput].(*sdk.ElicitResult); ok {
 		r.answer(req.Params.RequestState, verdict(answered, nil))
 	}
+	if err := r.answerCalls(in.Answers); err != nil {
+		return nil, nil, err
+	}
 	seconds, most := float64(usualWait), usualShown
 	if in.WaitSeconds != nil {
 		seconds = *in.WaitSeconds
@@ -311,11 +331,13 @@ func (s *Server) waitRun(ctx context.Context, caller unitask.Caller, req *sdk.Ca
 			r.answer(q.state, said)
 		}
 		_, _, end := r.output.Since(math.MaxInt64) // copies nothing
-		if r.ended() || !time.Now().Before(until) || most >= leastShown && end-in.AfterSeq >= int64(most) {
+		if r.ended() || len(r.waitingCalls()) > 0 || !time.Now().Before(until) ||
+			most >= leastShown && end-in.AfterSeq >= int64(most) {
 			return s.gathered(r, in, most)
 		}
 		select {
 		case <-r.done:
+		case <-r.called:
 		case <-time.After(min(gatherPeriod, time.Until(until))):
 		case <-ctx.Done():
 			return nil, nil, context.Cause(ctx)
@@ -342,6 +364,7 @@ func (s *Server) gathered(r *round, in waitArgs, most int) (*sdk.CallToolResult,
 	_, _ = shown.Write(text)
 	out.Output, out.Shown = shown.shown(most, "the resources have them")
 	if !over {
+		out.Calls = r.waitingCalls()
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, &out, nil
 	}
 	res, _ := r.res.(*ran)

@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/clienttools"
 	"github.com/unitask/unitask/internal/tail"
 )
 
@@ -56,6 +57,9 @@ type round struct {
 	changed   time.Time        // the last change of its state
 	runID     string           // of its record, "" before it has one
 	output    tail.Buffer      // what it has printed in the background
+
+	calls  clienttools.Calls // of its client's functions
+	called chan struct{}     // there is such a call
 }
 
 type roundQuestion struct {
@@ -142,7 +146,13 @@ func (all *rounds) begin(ctx context.Context, caller string, call [sha256.Size]b
 	now := time.Now()
 	r := &round{id: rand.Text(), caller: caller, call: call, began: now, changed: now, kept: roundKept, cancel: cancel,
 		waits: true, news: make(chan struct{}, 1), done: make(chan struct{}),
-		output: tail.Buffer{Size: unitask.MaxKeptOutput}}
+		output: tail.Buffer{Size: unitask.MaxKeptOutput}, called: make(chan struct{}, 1)}
+	r.calls.Began = func(*clienttools.Call) {
+		select {
+		case r.called <- struct{}{}:
+		default:
+		}
+	}
 	all.mu.Lock()
 	if all.open == nil {
 		all.open = map[string]*round{}

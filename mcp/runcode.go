@@ -18,35 +18,39 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/clienttools"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
 // runArgs are run_code's arguments.
 type runArgs struct {
-	Code           string            `json:"code,omitempty"`
-	Snippet        string            `json:"snippet,omitempty"`
-	Language       string            `json:"language,omitempty"`
-	Filename       string            `json:"filename,omitempty"`
-	Image          string            `json:"image,omitempty"`
-	Packages       []string          `json:"packages,omitempty"`
-	Check          bool              `json:"check,omitempty"`
-	Args           []string          `json:"args,omitempty"`
-	Stdin          string            `json:"stdin,omitempty"`
-	Env            map[string]string `json:"env,omitempty"`
-	AllowNet       []string          `json:"allowNet,omitempty"`
-	AllowHTTP      []string          `json:"allowHttp,omitempty"`
-	AllowTCP       []string          `json:"allowTcp,omitempty"`
-	Files          []fileArg         `json:"files,omitempty"`
-	Dirs           []string          `json:"dirs,omitempty"`
-	Secrets        []string          `json:"secrets,omitempty"`
-	Tools          []string          `json:"tools,omitempty"`
-	Session        string            `json:"session,omitempty"`
-	Background     bool              `json:"background,omitempty"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
-	MemoryMB       int               `json:"memoryMb,omitempty"`
-	MaxProcesses   int               `json:"maxProcesses,omitempty"`
-	MaxOutput      *int              `json:"maxOutput,omitempty"`
+	Code      string             `json:"code,omitempty"`
+	Snippet   string             `json:"snippet,omitempty"`
+	Language  string             `json:"language,omitempty"`
+	Filename  string             `json:"filename,omitempty"`
+	Image     string             `json:"image,omitempty"`
+	Packages  []string           `json:"packages,omitempty"`
+	Check     bool               `json:"check,omitempty"`
+	Args      []string           `json:"args,omitempty"`
+	Stdin     string             `json:"stdin,omitempty"`
+	Env       map[string]string  `json:"env,omitempty"`
+	AllowNet  []string           `json:"allowNet,omitempty"`
+	AllowHTTP []string           `json:"allowHttp,omitempty"`
+	AllowTCP  []string           `json:"allowTcp,omitempty"`
+	Files     []fileArg          `json:"files,omitempty"`
+	Dirs      []string           `json:"dirs,omitempty"`
+	Secrets   []string           `json:"secrets,omitempty"`
+	Tools     []string           `json:"tools,omitempty"`
+	calls     *clienttools.Calls // of ClientTools
+
+	ClientTools    map[string][]clienttools.Tool `json:"clientTools,omitempty"`
+	Session        string                        `json:"session,omitempty"`
+	Background     bool                          `json:"background,omitempty"`
+	TimeoutSeconds float64                       `json:"timeoutSeconds,omitempty"`
+	MemoryMB       int                           `json:"memoryMb,omitempty"`
+	MaxProcesses   int                           `json:"maxProcesses,omitempty"`
+	MaxOutput      *int                          `json:"maxOutput,omitempty"`
 }
 
 // runDescriptions describe the arguments to models.
@@ -80,6 +84,8 @@ var runDescriptions = map[string]string{
 	"tools": "names of the ceiling's tool servers, whose tools the code calls: import { NAME } from \"unitask:tools\" " +
 		"in JavaScript, from unitask_tools import NAME in Python, unitask-tool NAME.TOOL JSON in shell; " +
 		"/tools/NAME/ has types",
+	"clientTools": "with background: functions of yours, which the code imports as tools: {GROUP: [{name, description, " +
+		"inputSchema}]}. wait_command has the calls",
 	"session": "new starts a session, a machine that keeps variables and files for the calls that name its id here " +
 		"(the result has it); a last expression's value comes back. Without it the machine is destroyed " +
 		"after the call",
@@ -112,6 +118,8 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	s.askFirst(caller, req, &run)
 	asks := inRounds(caller, req)
 	switch {
+	case len(in.ClientTools) > 0 && !in.Background:
+		return nil, nil, errors.New("clientTools go with background true: wait_command has the calls, and takes answers")
 	case in.Background && in.Session != "":
 		return nil, nil, errors.New("background does not go with session: session_command leaves commands in the background")
 	case in.Background:
@@ -172,8 +180,14 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	if in.Session != "" {
 		res, of, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, printed, approve, events)
 	} else {
-		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout,
-			Stderr: &printed.stderr, Approve: approve, Events: events})
+		streams := unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout, Stderr: &printed.stderr,
+			Approve: approve, Events: events}
+		if len(in.ClientTools) > 0 { // in the caller's turn: hostile schemas take processor time
+			if streams.Tools, err = in.calls.Servers(ctx, in.ClientTools); err != nil {
+				return nil, nil, err
+			}
+		}
+		res, err = s.rt.RunFor(ctx, caller, run, streams)
 	}
 	leave()
 	done()
@@ -186,6 +200,17 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 		return nil, nil, err
 	}
 	printed.show(res)
+	inArguments(res)
+	s.updated(caller, res.RunID)
+	s.metrics.ran(res, waited, printed)
+	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms",
+		res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
+	out := s.result(ctx, caller, res, printed)
+	return out, answer(out, res, err, printed, of), nil
+}
+
+// inArguments makes a result name the arguments of run_code.
+func inArguments(res *unitask.Result) {
 	for i := range res.Policy.Denials {
 		if d := &res.Policy.Denials[i]; d.Field == "ask" { // its call had allowNet (askFirst)
 			d.Field, d.Key = "allowNet", strings.Replace(d.Key, "ask", "allowNet", 1)
@@ -201,12 +226,6 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 		}
 	}
 	withoutFlags(res)
-	s.updated(caller, res.RunID)
-	s.metrics.ran(res, waited, printed)
-	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms",
-		res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
-	out := s.result(ctx, caller, res, printed)
-	return out, answer(out, res, err, printed, of), nil
 }
 
 // request returns the request for a caller's call.

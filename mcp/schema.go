@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/unitask/unitask/internal/clienttools"
 	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
@@ -61,7 +62,8 @@ func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 		reflect.TypeFor[run.Approval](): short, reflect.TypeFor[record.Artifact](): short,
 		reflect.TypeFor[record.Refusal](): short, reflect.TypeFor[cut](): short,
 		reflect.TypeFor[run.DurationsJSON](): short, reflect.TypeFor[doctor.Check](): short,
-		reflect.TypeFor[history.Summary](): short, reflect.TypeFor[SessionView](): short}})
+		reflect.TypeFor[history.Summary](): short, reflect.TypeFor[SessionView](): short,
+		reflect.TypeFor[clienttools.Call](): short}})
 	if err != nil {
 		panic(err)
 	}

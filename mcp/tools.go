@@ -14,41 +14,12 @@ import (
 
 func (s *Server) addTools() {
 	yes, no := true, false
-	code := inputSchema[runArgs](runDescriptions, func(p map[string]*jsonschema.Schema) {
-		if !s.rt.HasSessions() {
-			delete(p, "session")
-			delete(p, "background")
-		}
-		if len(s.opts.Ceiling.ToolServers()) == 0 {
-			delete(p, "tools")
-		}
-		if len(s.snippets)+len(s.skills) == 0 {
-			delete(p, "snippet")
-		}
-		p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
-		p["image"].Enum = anys(s.rt.Catalog().AllowedImages(s.opts.Ceiling))
-		if listed := s.opts.Ceiling.ContainerImages(); len(listed) > 0 { // which may be patterns
-			p["image"].Description += ": one of " + strings.Join(s.rt.Catalog().AllowedImages(s.opts.Ceiling), ", ") +
-				", or a container image of " + strings.Join(listed, ", ")
-			p["image"].Enum = nil
-		}
-		_, longest := policy.FieldOf("timeoutMs").Bounds()
-		least, most := policy.FieldOf("memoryMb").Bounds()
-		p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
-		p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
-		fewest, all := policy.FieldOf("maxProcesses").Bounds()
-		p["maxProcesses"].Minimum, p["maxProcesses"].Maximum = &fewest, &all
-		boundMaxOutput(p)
-	})
-	if len(s.snippets)+len(s.skills) == 0 { // with a snippet neither is given
-		code.Required = []string{"code", "language"}
-	}
 	addTool(s, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
 		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " +
 			strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
-		InputSchema: code,
+		InputSchema: s.codeSchema(),
 		OutputSchema: outputSchema[ran](map[string]string{
 			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}",
 			"outcome": "exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did " +
@@ -92,6 +63,44 @@ func (s *Server) addTools() {
 	s.addWebFetch()
 	s.addWebSearch()
 	s.sdk.AddReceivingMiddleware(s.fitArguments, typeErrors)
+}
+
+// codeSchema is the schema of run_code's arguments, as far as this server has them.
+func (s *Server) codeSchema() *jsonschema.Schema {
+	code := inputSchema[runArgs](runDescriptions, func(p map[string]*jsonschema.Schema) {
+		if !s.rt.HasSessions() {
+			delete(p, "session")
+			delete(p, "background")
+			delete(p, "clientTools")
+		}
+		if len(s.opts.Ceiling.ToolServers()) == 0 {
+			delete(p, "tools")
+		}
+		if len(s.snippets)+len(s.skills) == 0 {
+			delete(p, "snippet")
+		}
+		p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
+		p["image"].Enum = anys(s.rt.Catalog().AllowedImages(s.opts.Ceiling))
+		if listed := s.opts.Ceiling.ContainerImages(); len(listed) > 0 { // which may be patterns
+			p["image"].Description += ": one of " + strings.Join(s.rt.Catalog().AllowedImages(s.opts.Ceiling), ", ") +
+				", or a container image of " + strings.Join(listed, ", ")
+			p["image"].Enum = nil
+		}
+		_, longest := policy.FieldOf("timeoutMs").Bounds()
+		least, most := policy.FieldOf("memoryMb").Bounds()
+		p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
+		p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
+		fewest, all := policy.FieldOf("maxProcesses").Bounds()
+		p["maxProcesses"].Minimum, p["maxProcesses"].Maximum = &fewest, &all
+		boundMaxOutput(p)
+		if functions := p["clientTools"]; functions != nil {
+			*functions = jsonschema.Schema{Type: "object", Description: functions.Description}
+		}
+	})
+	if len(s.snippets)+len(s.skills) == 0 { // with a snippet neither is given
+		code.Required = []string{"code", "language"}
+	}
+	return code
 }
 
 // told converts a tool's errors to what the caller may see, and reserves the memory of the answer before it

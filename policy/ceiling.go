@@ -371,6 +371,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 # Search backends that may be asked (web_search), by their names in config.toml of unitask's home.
 # webSearch = ["searxng"]
 
+# false: code calls no functions of its caller (clientTools, IO.Tools).
+# clientTools = false
+
 # MCP servers of this host whose tools code may call are [tools.NAME] tables, at the end of the file.
 
 # false: no debugger may join a run's machine (unitask debug).

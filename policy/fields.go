@@ -97,11 +97,12 @@ var Limits = []Field{
 	{Key: "pausedBytes", kind: number[int64]{least: 1, most: maxTransfer, none: -1, unit: bytesOf}},
 }
 
-// tools lists keys of a ceiling about tools that work on the host, outside of any machine. No request has them.
+// tools lists keys of a ceiling about tools that work on the host, or in a caller's program. No request has them.
 var tools = []Field{
 	{Key: "hostFiles", kind: permission{}},
 	{Key: "writeUnder", kind: mounts{}},
 	{Key: "webSearch", kind: searching{}},
+	{Key: "clientTools", kind: permission{}},
 }
 
 // every lists the fields that a ceiling may have.

@@ -192,6 +192,9 @@ func (c *Ceiling) Debug() bool { return c.permits("debug") }
 // WebFetch reports whether a ceiling lets web_fetch run.
 func (c *Ceiling) WebFetch() bool { return c.permits("webFetch") }
 
+// ClientTools reports whether a ceiling lets code call functions of its caller.
+func (c *Ceiling) ClientTools() bool { return c.permits("clientTools") }
+
 // permits reports whether no ceiling says false for a key.
 func (c *Ceiling) permits(key string) bool {
 	for ; c != nil; c = c.over {

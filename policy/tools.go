@@ -27,16 +27,21 @@ const (
 )
 
 // ToolServer is an MCP server whose tools the code of runs may call: a [tools.NAME] table of a ceiling. It works on the
-// host.
+// host, or with Wrap in a machine.
 type ToolServer struct {
 	Name    string
 	Command []string // the server's program and arguments, on the host; no shell reads them
 	URL     string   // or where it listens
 	Dir     string   // where the command runs; "" means an empty folder
 	// Env and PassEnv are the command's environment, in addition to PATH, HOME, LANG and TMPDIR: values, and names of
-	// unitask's own variables.
+	// unitask's own variables. With Wrap, PassEnv has secrets of the machine as ParseSecret reads them.
 	Env     map[string]string
 	PassEnv []string
+	// Wrap runs the command in a machine of its own, under the ceiling that has the table. AllowNet and Dirs are what the
+	// machine gets, as in a Request.
+	Wrap     bool
+	AllowNet []string
+	Dirs     []string // PATH, or PATH:/GUESTPATH; absolute
 	// TokenEnv names unitask's variable with a bearer token for the URL.
 	TokenEnv string
 	// Allow are patterns of tools' names; "*" is any text. Without any, all tools of the list are allowed.
@@ -96,6 +101,9 @@ func (c *Ceiling) ToolServers() map[string]*ToolServer {
 	}
 	return list
 }
+
+// ToolCeiling returns the ceiling that has the tables of tools, which bounds the machines of their servers.
+func (c *Ceiling) ToolCeiling() *Ceiling { return c.base() }
 
 // withoutTools returns the ceiling without its tools, for a file that nobody trusts.
 func (c *Ceiling) withoutTools() *Ceiling {
@@ -284,7 +292,8 @@ func (toolNames) read(_ *Field, value any, dir string) (any, error) {
 // toolKeys are the keys of a [tools.NAME] table, and what their values must be.
 var toolKeys = map[string]string{
 	"command": "a list of texts", "url": "an http:// or https:// URL", "dir": "a folder's path",
-	"env": `a table of texts: { NAME = "value" }`, "passEnv": "a list of variables' names",
+	"env": `a table of texts: { NAME = "value" }`, "passEnv": "a list of variables' names; with wrap also NAME@HOST",
+	"wrap": "true or false", "allowNet": "a list of hosts", "dirs": "a list of folders' paths: PATH, or PATH:/GUESTPATH",
 	"tokenEnv": "a variable's name", "allow": `a list of patterns: ["search", "get_*"]`,
 	"where": "[[tools.NAME.where]] tables", "maxCalls": fmt.Sprintf("from 1 to %d", maxToolCalls),
 	"maxResultBytes": fmt.Sprintf("from 1 to %d", maxToolResult), "timeoutSeconds": "from 1 to 3600",
@@ -314,6 +323,16 @@ func (s *ToolServer) read(table map[string]any, dir string) (err error) {
 	}
 	if s.URL == "" && s.TokenEnv != "" || s.URL != "" && (s.Dir != "" || len(s.Env)+len(s.PassEnv) > 0) {
 		return errors.New("dir, env and passEnv go with command, tokenEnv with url")
+	}
+	switch {
+	case s.Wrap && s.URL != "":
+		return errors.New("wrap goes with command, not with url")
+	case s.Wrap && s.Dir != "":
+		return errors.New("dir is for a command on the host: with wrap use dirs")
+	case !s.Wrap && len(s.AllowNet)+len(s.Dirs) > 0:
+		return errors.New("allowNet and dirs go with wrap = true")
+	case !s.Wrap && slices.ContainsFunc(s.PassEnv, func(text string) bool { return !envName.MatchString(text) }):
+		return errors.New("passEnv has names of variables: NAME@HOST goes with wrap = true")
 	}
 	return nil
 }
@@ -351,7 +370,17 @@ func (s *ToolServer) readKey(key string, value any, dir string) (fits bool) {
 			s.Env[name] = text
 		}
 	case "passEnv":
-		s.PassEnv, fits = toolTexts(value, envName.MatchString)
+		s.PassEnv, fits = toolTexts(value, isToolSecret)
+	case "wrap":
+		s.Wrap, fits = value.(bool)
+	case "allowNet":
+		s.AllowNet, fits = toolTexts(value, func(text string) bool { return text != "" })
+	case "dirs":
+		var dirs []string
+		dirs, fits = toolTexts(value, func(text string) bool { return text != "" && !strings.Contains(text, "\x00") })
+		for _, text := range dirs {
+			s.Dirs = append(s.Dirs, below(dir, text))
+		}
 	case "tokenEnv":
 		s.TokenEnv, fits = value.(string)
 		fits = fits && envName.MatchString(s.TokenEnv)
@@ -375,6 +404,11 @@ func (s *ToolServer) readKey(key string, value any, dir string) (fits bool) {
 		fits = fits && toolPin.MatchString(s.Pin)
 	}
 	return fits
+}
+
+func isToolSecret(text string) bool {
+	secret, err := ParseSecret(text)
+	return err == nil && envName.MatchString(secret.Name)
 }
 
 func isToolPattern(text string) bool {
@@ -444,40 +478,4 @@ func isToolValue(v any) bool {
 		return true
 	}
 	return false
-}
-
-var (
-	tableHeader = regexp.MustCompile(`^\s*\[`)
-	pinLine     = regexp.MustCompile(`^\s*pin\s*=`)
-)
-
-// WithPin returns a ceiling file's text with another pin in a server's table.
-func WithPin(name string, text []byte, server, digest string) ([]byte, error) {
-	header := regexp.MustCompile(`^\s*\[\s*tools\s*\.\s*"?` + regexp.QuoteMeta(server) + `"?\s*\]`)
-	var out []string
-	at, inside := -1, false
-	for line := range strings.Lines(string(text)) {
-		if tableHeader.MatchString(line) {
-			inside = header.MatchString(line)
-		}
-		if inside && pinLine.MatchString(line) {
-			continue
-		}
-		out = append(out, line)
-		if inside && at < 0 {
-			if !strings.HasSuffix(line, "\n") {
-				out[len(out)-1] += "\n"
-			}
-			at = len(out)
-		}
-	}
-	if at < 0 {
-		return nil, fmt.Errorf("%s: write the table as [tools.%s], with a key in each line", name, server)
-	}
-	now := []byte(strings.Join(slices.Insert(out, at, fmt.Sprintf("pin = %q\n", digest)), ""))
-	c, err := ParseCeiling(name, now)
-	if err == nil && c.ToolServer(server).Pin != digest {
-		err = fmt.Errorf("%s: write the table as [tools.%s], with a key in each line", name, server)
-	}
-	return now, err
 }

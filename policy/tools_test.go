@@ -48,6 +48,33 @@ func TestToolTables(t *testing.T) {
 	}
 }
 
+// A server has a machine's keys if it has a machine.
+func TestToolTablesWrapped(t *testing.T) {
+	for keys, want := range map[string]string{
+		"url = \"http://x\"\nwrap = true":                          "wrap goes with command",
+		"command = [\"x\"]\nwrap = true\ndir = \"/x\"":             "with wrap use dirs",
+		"command = [\"x\"]\nwrap = 1":                              "wrap must be",
+		"command = [\"x\"]\nallowNet = [\"x.example\"]":            "go with wrap = true",
+		"command = [\"x\"]\ndirs = [\"/x\"]":                       "go with wrap = true",
+		"command = [\"x\"]\npassEnv = [\"X@x.example\"]":           "NAME@HOST goes with wrap",
+		"command = [\"x\"]\nwrap = true\npassEnv = [\"X@x y\"]":    "passEnv must be",
+		"command = [\"x\"]\nwrap = true\npassEnv = [\"X@x.test\"]": "",
+	} {
+		_, err := ParseCeiling("test", []byte("[tools.a]\n"+keys+"\n"))
+		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %q", keys, got, want)
+		}
+	}
+	c, err := ParseCeiling("/p/.unitask.toml", []byte(`[tools.a]
+command = ["x"]
+wrap = true
+dirs = ["d:/w", "/e"]
+`))
+	if err != nil || !slices.Equal(c.ToolServer("a").Dirs, []string{"/p/d:/w", "/e"}) {
+		t.Errorf("%v %v", err, c)
+	}
+}
+
 func TestAttackToolClauses(t *testing.T) {
 	c, err := ParseCeiling("test", []byte(`[tools.a]
 command = ["x"]

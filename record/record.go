@@ -36,6 +36,7 @@ const (
 	ViaAPI  Via = "api"  // the Go package
 
 	ViaFleet Via = "fleet" // a fleet's queue, on a worker
+	ViaTools Via = "tools" // a run, for a server of its tools
 )
 
 // Record is run.json. Request, Effective and Denials come from package policy, Result from the root package; this

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -464,21 +464,18 @@ func (s *Store) IDs() ([]string, error) {
 			ids = append(ids, e.Name())
 		}
 	}
-	sort.Strings(ids)
+	slices.Sort(ids)
 	return ids, nil
 }
 
-// Find resolves "last" or a unique prefix to an id.
+// Find resolves "last" or a unique prefix to an id. The last one is not a machine of another run's tools.
 func (s *Store) Find(prefix string) (string, error) {
 	ids, err := s.IDs()
 	if err != nil {
 		return "", err
 	}
 	if prefix == "last" {
-		if len(ids) == 0 {
-			return "", fmt.Errorf("%w: nothing was run yet", ErrNotFound)
-		}
-		return ids[len(ids)-1], nil
+		return s.last(ids)
 	}
 	var found []string
 	for _, id := range ids {

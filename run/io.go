@@ -47,9 +47,10 @@ type IO struct {
 	Out string
 	// OutReplace allows copies to replace files that exist in Out.
 	OutReplace bool
-	// Tools are MCP servers of this program, which the code imports by these names. No ceiling restricts them, nobody
-	// reviews their lists, and Request.Tools does not name them. Each has the limits of a ceiling's table that sets none:
-	// 1000 calls, a minute for each, results of 4 MiB. Their handlers get arguments that the code chose.
+	// Tools are MCP servers of this program, which the code imports by these names. A ceiling with clientTools = false
+	// forbids them, else none restricts them. Nobody reviews their lists, and Request.Tools does not name them. Each has
+	// the limits of a ceiling's table that sets none: 1000 calls, a minute for each, results of 4 MiB. Their handlers get
+	// arguments that the code chose.
 	Tools map[string]*mcp.Server
 	// ToolsOf, if not "", is the id of a recorded run whose calls of tools are answered again, in place of the servers.
 	ToolsOf string

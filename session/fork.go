@@ -178,7 +178,7 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	c := newSession(s.manager, s.holder(), s.limits)
 	c.beganUnder = s.beganUnder
 	c.lease.set(s.lease.age())
-	c.request = s.request
+	c.request, c.own = s.request, s.own
 	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f
 	c.dir, c.env, c.ca, c.client = s.dir, s.env, s.ca, f.copies[at].client
 	c.artifacts.restore(f.out)

@@ -25,6 +25,13 @@ type Manager struct {
 	uses     sync.WaitGroup     // of sessions, and of the records of their commands
 }
 
+// NewManager returns a manager of an engine's sessions, which also starts the engine's wrapped servers of tools.
+func NewManager(e *engine.Engine, ceiling *policy.Ceiling, refuse func() error) *Manager {
+	m := &Manager{Engine: e, Ceiling: ceiling, Refuse: refuse}
+	e.WrapTools = Starter(m.Start).ToolServer
+	return m
+}
+
 // Close ends the sessions and returns when they are gone. Paused ones stay on the disk, and Revive resumes them.
 // No further session starts.
 func (m *Manager) Close() {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -41,6 +42,10 @@ type Request struct {
 	Root bool
 	// Events, if not nil, receives events of the machine and its network.
 	Events func(run.Event)
+	// OwnTools are MCP servers of this program, like IO.Tools, which all code of the session and of its forks calls. A
+	// call in progress at a pause fails with the code cut, and at a fork it does in the fork. If another process revives
+	// the session, they are gone.
+	OwnTools map[string]*mcp.Server
 	// Project is a folder of the host that the code may change in the machine (Linux). Changes returns what it changed.
 	Project ProjectRequest
 }
@@ -94,7 +99,8 @@ type Session struct {
 // origin holds a session's request, and what it continues from. It does not change once Start, fork or Revive has set
 // it up, except made and left. The run's goroutine sets these before it closes ready and done.
 type origin struct {
-	request run.Request     // the original request
+	request run.Request // the original request
+	own     map[string]*mcp.Server
 	denials []policy.Denial // of its limits
 	tell    func(run.Event)
 	family  *family
@@ -188,7 +194,7 @@ func (m *Manager) Start(ctx context.Context, caller run.Caller, req Request) (*S
 	if req.Root && req.Kernel == oneProcess {
 		return bad("root", "true", "needs the linux kernel: nanos has no users")
 	}
-	s.denials, s.request = denials, req.Request
+	s.denials, s.request, s.own = denials, req.Request, req.OwnTools
 	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, supervisor.New(nil), &family{}
 	s.client.MayRoot = req.Root
 	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
@@ -256,7 +262,7 @@ func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(run.
 		defer over()
 		defer cancel(nil)
 		purpose := engine.Purpose{Session: sessionRun{s}}
-		s.result, s.err = s.manager.Engine.Run(live, s.holder(), req, run.IO{Events: tell}, purpose)
+		s.result, s.err = s.manager.Engine.Run(live, s.holder(), req, run.IO{Events: tell, Tools: s.own}, purpose)
 		if r := s.revived; r != nil && !r.taken {
 			_ = r.rec.Leave()
 		}

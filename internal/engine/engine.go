@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -21,6 +24,7 @@ import (
 	"github.com/unitask/unitask/internal/install"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
+	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -81,6 +85,10 @@ func (p Purpose) check(caller run.Caller, req catalog.Request, streams run.IO) e
 	if streams.Keep != nil && p.Trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
+	if len(streams.Tools) > 0 && !caller.Ceiling.ClientTools() {
+		return policy.Bad("clientTools", strings.Join(slices.Sorted(maps.Keys(streams.Tools)), ", "),
+			"are functions of the caller, which %s does not allow (key clientTools)", caller.CeilingPath())
+	}
 	if req.Exposed() > 0 && streams.Capture != nil {
 		return policy.Bad("secrets", "with a capture", "the capture would hold them")
 	}
@@ -111,21 +119,23 @@ var (
 
 // Engine runs requests. Any number of goroutines may use one.
 type Engine struct {
-	Home         string
-	RequireJail  []string // without which nothing runs
-	Upstream     netstack.Upstream
-	Fleet        Fleet           // that runs everything, or nil
-	Events       func(run.Event) // of runs without a separate sink
-	Images       *image.Store
-	Runs         *record.Store
-	History      *history.Store
-	Journal      *audit.Journal
-	Refusals     *runlog.Refusals
-	Catalog      *catalog.Catalog
-	Source       *machine.Source
-	Installer    *install.Installer
-	Meters       *spans.Meters
-	Enter        func() (leave func(), err error)
+	Home        string
+	RequireJail []string // without which nothing runs
+	Upstream    netstack.Upstream
+	Fleet       Fleet           // that runs everything, or nil
+	Events      func(run.Event) // of runs without a separate sink
+	Images      *image.Store
+	Runs        *record.Store
+	History     *history.Store
+	Journal     *audit.Journal
+	Refusals    *runlog.Refusals
+	Catalog     *catalog.Catalog
+	Source      *machine.Source
+	Installer   *install.Installer
+	Meters      *spans.Meters
+	Enter       func() (leave func(), err error)
+	// WrapTools starts an MCP server of a ceiling in a machine of its own.
+	WrapTools    func(context.Context, *policy.Ceiling, *policy.ToolServer, io.Writer) (*toolhost.Process, error)
 	Grace        time.Duration // CollectGrace; tests shorten it
 	ApprovalTime time.Duration // approval.Patience; tests shorten it
 	Boots        bool          // no machine is a clone
@@ -253,7 +263,7 @@ func (r *recordedRun) begin(at time.Time, wanted run.Request) (err error) {
 	}
 	r.log = runlog.New(r.engine.Journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
 	r.log.Session = s != nil
-	r.log.Started(r.granted)
+	r.log.Started(r.granted, slices.Sorted(maps.Keys(r.streams.Tools)))
 	r.res = &run.Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted,
 		Policy: r.granted}
 	if again {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"io"
 
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/failure"
@@ -18,6 +19,9 @@ func (x *Execution) openTools(ctx context.Context) error {
 			clean, fields := x.Redactor.JSON(text)
 			return clean, len(fields) > 0
 		}}
+	cfg.Wrap = func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*toolhost.Process, error) {
+		return x.engine.WrapTools(ctx, x.Live.Ceiling, s, stderr)
+	}
 	if err := x.recordedTools(&cfg); err != nil {
 		return failure.At("tools", err)
 	}

@@ -67,6 +67,45 @@ func TestAttackClientToolsAnswers(t *testing.T) {
 	}
 }
 
+// All code of a session, and of its fork, calls the client's tools. Nobody else sees or answers the calls.
+func TestAttackClientToolsSession(t *testing.T) {
+	a := newAPI(t, setup{vm: true, callers: []string{"alice", "mallory"}})
+	alice := []string{"Authorization", "Bearer alice-token-0123456789"}
+	made := func(path string, body any) object {
+		t.Helper()
+		res, text := a.send("POST", path, body, alice...)
+		var is object
+		if err := json.Unmarshal(text, &is); err != nil || res.StatusCode >= 300 {
+			t.Fatalf("%d %s", res.StatusCode, text)
+		}
+		return is
+	}
+	id := made("/v1/sessions", object{"language": "python", "clientTools": shop(orderSchema)})["id"].(string)
+	at := "/v1/runs/" + id
+	feed := a.do("GET", at+"/events", nil, alice)
+	defer feed.Body.Close()
+	events := bufio.NewScanner(feed.Body)
+	fork := made("/v1/sessions/"+id+"/fork", object{})["sessions"].([]any)[0].(object)["id"].(string)
+	for i, session := range []string{id, fork} {
+		step := made("/v1/sessions/"+session+"/steps?wait=false",
+			object{"code": fmt.Sprintf("from unitask_tools import shop\nshop.total(number=%d)['cents']", i+1)})
+		asked, _ := until(t, events, "toolCall")
+		answer := object{"result": object{"cents": 100 * asked.data["arguments"].(object)["number"].(float64)}}
+		to := at + "/calls/" + fmt.Sprint(asked.data["call"])
+		res, _ := a.send("POST", to, answer, "Authorization", "Bearer mallory-token-0123456789")
+		attack.Check(t, "another caller answers a session's call", "404", fmt.Sprint(res.StatusCode))
+		if res, text := a.send("POST", to, answer, alice...); res.StatusCode != 204 {
+			t.Fatalf("%d %s", res.StatusCode, text)
+		}
+		_, text := a.send("GET", fmt.Sprintf("/v1/runs/%s/result?waitSeconds=30", step["runId"]), nil, alice...)
+		if want := fmt.Sprintf(`"value":"%d`, 100*(i+1)); !strings.Contains(string(text), want) {
+			t.Errorf("%s instead of %s", text, want)
+		}
+	}
+	a.send("DELETE", "/v1/sessions/"+id, nil, alice...)
+	until(t, events, "end")
+}
+
 // Tools that no code could call are refused before anything runs.
 func TestAttackClientTools(t *testing.T) {
 	a := newAPI(t, setup{})

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/clienttools"
 )
 
 // Limits of the events that are kept for those who follow a run.
@@ -38,7 +39,7 @@ type progress struct {
 	caller  string
 	session string             // of a session's step or command, or ""
 	cancel  context.CancelFunc // ends the run
-	calls   clientCalls        // of the client's tools
+	calls   clienttools.Calls  // of the client's tools
 
 	mu      sync.Mutex
 	events  []event
@@ -49,7 +50,9 @@ type progress struct {
 }
 
 func newProgress(caller string, cancel context.CancelFunc) *progress {
-	return &progress{caller: caller, cancel: cancel, changed: make(chan struct{})}
+	p := &progress{caller: caller, cancel: cancel, changed: make(chan struct{})}
+	p.calls.Began = func(one *clienttools.Call) { p.add("toolCall", one) }
+	return p
 }
 
 // add adds an event. data is encoded in JSON.

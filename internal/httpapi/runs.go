@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/clienttools"
 	"github.com/unitask/unitask/record"
 )
 
@@ -44,7 +45,7 @@ type runBody struct {
 	NodeArgs        []string       `json:"nodeArgs"`
 	RequireHardware bool           `json:"requireHardware"`
 
-	ClientTools map[string][]clientTool `json:"clientTools"`
+	ClientTools map[string][]clienttools.Tool `json:"clientTools"`
 }
 
 func (b *runBody) apply(req *unitask.Request) {
@@ -64,7 +65,7 @@ type job struct {
 	caller unitask.Caller
 	req    unitask.Request
 	stdin  string
-	tools  map[string][]clientTool
+	tools  map[string][]clienttools.Tool
 	p      *progress
 	id     string
 	began  func(id string) // is called once it has an id
@@ -170,7 +171,7 @@ func (j *job) run(ctx context.Context) (*unitask.Result, error) {
 	if err := j.s.shared.Secrets(ctx, j.caller, &j.req); err != nil {
 		return nil, err
 	}
-	tools, err := j.p.toolServers(ctx, j.tools) // in the caller's turn: hostile schemas take processor time
+	tools, err := j.p.calls.Servers(ctx, j.tools) // in the caller's turn: hostile schemas take processor time
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/clienttools"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -131,16 +132,14 @@ type newSession struct {
 	IdleSeconds    float64  `json:"idleSeconds"`
 	TimeoutSeconds float64  `json:"timeoutSeconds"`
 	Root           bool     `json:"root"`
+
+	ClientTools map[string][]clienttools.Tool `json:"clientTools"`
 }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
 // sessionRequest returns the request for the session that a call describes.
-func (s *Server) sessionRequest(c *call) (req unitask.SessionRequest, err error) {
-	var in newSession
-	if err := c.decode(&in); err != nil {
-		return req, err
-	}
+func (s *Server) sessionRequest(c *call, in newSession) (req unitask.SessionRequest, err error) {
 	req = unitask.SessionRequest{Life: seconds(in.LifeSeconds), Idle: seconds(in.IdleSeconds), Root: in.Root}
 	if req.Request, err = s.shared.Request(c.caller, c.body, true); err != nil {
 		return req, err
@@ -158,7 +157,11 @@ func (s *Server) sessionRequest(c *call) (req unitask.SessionRequest, err error)
 }
 
 func (s *Server) createSession(c *call) (*answer, error) {
-	req, err := s.sessionRequest(c)
+	var in newSession
+	if err := c.decode(&in); err != nil {
+		return nil, err
+	}
+	req, err := s.sessionRequest(c, in)
 	if err != nil {
 		return nil, err
 	}
@@ -170,10 +173,19 @@ func (s *Server) createSession(c *call) (*answer, error) {
 	if err := s.shared.Secrets(c.r.Context(), c.caller, &req.Request); err != nil {
 		return nil, err
 	}
+	calls := newProgress(c.caller.Name, nil)
+	if len(in.ClientTools) > 0 { // in the caller's turn: hostile schemas take processor time
+		if req.OwnTools, err = calls.calls.Servers(c.r.Context(), in.ClientTools); err != nil {
+			return nil, err
+		}
+	}
 	made, err := s.shared.NewSession(c.r.Context(), c.caller, req)
 	leave()
 	if err != nil {
 		return nil, err
+	}
+	if req.OwnTools != nil {
+		s.tellCalls(c.caller, made, calls)
 	}
 	c.began(made.ID)
 	view, err := s.view(c, made.ID)
@@ -186,6 +198,17 @@ func (s *Server) createSession(c *call) (*answer, error) {
 		sessionView
 		Denials []policy.Denial `json:"denials"`
 	}{view, append([]policy.Denial{}, res.Policy.Denials...)}}, nil
+}
+
+// tellCalls makes the calls of the client's tools in a session, and in its forks, events of the session's run.
+func (s *Server) tellCalls(caller unitask.Caller, made *unitask.Session, calls *progress) {
+	calls.cancel = func() { _ = s.shared.EndSession(caller, made.ID) }
+	s.progresses.add(made.ID, calls)
+	go func() {
+		<-made.Done()
+		calls.end(map[string]string{"session": made.ID})
+		s.progresses.trim()
+	}()
 }
 
 // at returns the header of an answer about something with a path.

@@ -149,6 +149,9 @@ func table(s *policy.ToolServer) string {
 	put("command", len(s.Command) > 0, s.Command)
 	put("url", s.URL != "", s.URL)
 	put("dir", s.Dir != "", s.Dir)
+	put("wrap", s.Wrap, true)
+	put("allowNet", len(s.AllowNet) > 0, s.AllowNet)
+	put("dirs", len(s.Dirs) > 0, s.Dirs)
 	if len(s.Env) > 0 {
 		fmt.Fprintf(&out, "# env is not copied, since its values may be secret: %s\n",
 			comment(strings.Join(slices.Sorted(maps.Keys(s.Env)), ", ")))

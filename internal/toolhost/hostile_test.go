@@ -45,7 +45,7 @@ while not answer(read()): pass
 	}
 	p := &policy.ToolServer{Name: "test", Command: []string{"python3", file}, MaxCalls: 1000, MaxResult: 4 << 20,
 		Timeout: time.Second}
-	list, err := Fetch(t.Context(), p, os.Stderr)
+	list, err := Fetch(t.Context(), p, os.Stderr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestAttackToolsShell(t *testing.T) {
 			return plain(in.Text), nil, nil
 		})
 	p.Timeout = time.Hour
-	list, err := Fetch(t.Context(), p, nil)
+	list, err := Fetch(t.Context(), p, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 const (
 	startTime   = 60 * time.Second       // of a server, until it has listed its tools; npx and uvx may install it first
+	wrapTime    = 10 * time.Minute       // of a server's machine; packages may be installed first
 	endTime     = 300 * time.Millisecond // for a server to end by itself
 	maxStarts   = 3                      // of a server in a run
 	lineReserve = 256 << 10              // of a message, beside the result
@@ -32,6 +33,7 @@ const (
 type server struct {
 	*policy.ToolServer
 	own   *sdk.Server // the embedding program's; nil for others
+	wrap  Wrap
 	list  *List
 	calls atomic.Int64
 
@@ -93,7 +95,7 @@ func (s *server) start(ctx context.Context) (*connection, *List, error) {
 	if s.own != nil {
 		return connectOwn(ctx, s.own)
 	}
-	return connect(ctx, s.ToolServer, nil)
+	return connect(ctx, s.ToolServer, nil, s.wrap)
 }
 
 func (s *server) listChanged() error {
@@ -158,7 +160,7 @@ func (s *server) close() {
 }
 
 // connect starts a server, or connects to it, and asks for its list of tools.
-func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*connection, *List, error) {
+func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer, wrap Wrap) (*connection, *List, error) {
 	c := newConnection()
 	var transport sdk.Transport
 	var stop func()
@@ -171,13 +173,17 @@ func connect(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*conn
 				next: next},
 				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	} else {
-		p, err := startProcess(s, stderr)
+		start := startProcess
+		if s.Wrap {
+			start = wrap.start
+		}
+		p, err := start(ctx, s, stderr)
 		if err != nil {
 			return nil, nil, err
 		}
-		stop = p.end
-		transport = &sdk.IOTransport{Writer: p.stdin, MaxLineLength: most,
-			Reader: &lines{ReadCloser: p.stdout, most: most, over: c.large, left: c.left}}
+		stop = p.End
+		transport = &sdk.IOTransport{Writer: p.Stdin, MaxLineLength: most,
+			Reader: &lines{ReadCloser: p.Stdout, most: most, over: c.large, left: c.left}}
 	}
 	return c.open(ctx, transport, stop)
 }
@@ -318,15 +324,28 @@ func (l *lines) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// process is a server's process.
-type process struct {
-	stdin  io.WriteCloser
-	stdout io.ReadCloser
-	end    func()
+// Process is a server's process. End ends it, and returns when it is gone; it may be called more than once.
+type Process struct {
+	Stdin  io.WriteCloser
+	Stdout io.ReadCloser
+	End    func()
+}
+
+// Wrap starts a server in a machine of its own. The context bounds the start only. stderr may be nil.
+type Wrap func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*Process, error)
+
+// start starts a server with a time limit.
+func (w Wrap) start(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*Process, error) {
+	if w == nil {
+		return nil, errors.New("no machine can start here: wrap = true needs one")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wrapTime, fmt.Errorf("its machine did not start within %s", wrapTime))
+	defer cancel()
+	return w(ctx, s, stderr)
 }
 
 // startProcess starts a server's command in a process group of its own, without a shell.
-func startProcess(s *policy.ToolServer, stderr io.Writer) (*process, error) {
+func startProcess(_ context.Context, s *policy.ToolServer, stderr io.Writer) (*Process, error) {
 	program, err := exec.LookPath(s.Command[0])
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Command[0], errors.Unwrap(err))
@@ -345,7 +364,7 @@ func startProcess(s *policy.ToolServer, stderr io.Writer) (*process, error) {
 	if err == nil {
 		var stdout io.ReadCloser
 		if stdout, err = cmd.StdoutPipe(); err == nil {
-			p := &process{stdin: stdin, stdout: stdout}
+			p := &Process{Stdin: stdin, Stdout: stdout}
 			if err = p.run(cmd, remove); err == nil {
 				return p, nil
 			}
@@ -356,7 +375,7 @@ func startProcess(s *policy.ToolServer, stderr io.Writer) (*process, error) {
 }
 
 // run starts the command, on a thread that lives as long as the process: the kernel kills it when that thread ends.
-func (p *process) run(cmd *exec.Cmd, remove func()) error {
+func (p *Process) run(cmd *exec.Cmd, remove func()) error {
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
 		lockThread()
@@ -370,8 +389,8 @@ func (p *process) run(cmd *exec.Cmd, remove func()) error {
 	if err := <-started; err != nil {
 		return err
 	}
-	p.end = sync.OnceFunc(func() {
-		_ = p.stdin.Close()
+	p.End = sync.OnceFunc(func() {
+		_ = p.Stdin.Close()
 		select {
 		case <-ended:
 		case <-time.After(endTime):
@@ -379,7 +398,7 @@ func (p *process) run(cmd *exec.Cmd, remove func()) error {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group: also what the server started
 		_ = cmd.Process.Kill()                              // if it has left its group
 		<-ended
-		_ = p.stdout.Close()
+		_ = p.Stdout.Close()
 		remove()
 	})
 	return nil

@@ -89,6 +89,8 @@ type Config struct {
 	Redact func([]byte) (clean []byte, found bool)
 	// Log receives each call when it has ended. Several goroutines call it.
 	Log func(Call)
+	// Wrap starts the servers with wrap = true.
+	Wrap Wrap
 	// Ask asks somebody; nil denies.
 	Ask func(context.Context, Question) (allowed bool, why string)
 	// Recorded are the calls of the run that is replayed, or nil: their answers are given, and no server starts.
@@ -129,14 +131,14 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	for _, p := range cfg.Servers {
 		list, err := cfg.Lists.Load(p.Pin)
 		if err != nil && cfg.Recorded == nil {
-			if list, err = fetchPinned(ctx, p); err == nil {
+			if list, err = fetchPinned(ctx, p, cfg.Wrap); err == nil {
 				err = cfg.Lists.Save(list) // a replay has no server to ask
 			}
 		}
 		if err != nil {
 			return nil, policy.Bad("tools", p.Name, "%v", err)
 		}
-		s.servers[p.Name] = &server{ToolServer: p, list: list}
+		s.servers[p.Name] = &server{ToolServer: p, list: list, wrap: cfg.Wrap}
 	}
 	if err := s.addOwn(ctx); err != nil {
 		for _, server := range s.servers {
@@ -219,8 +221,8 @@ func CheckOwn(ctx context.Context, name string, own *sdk.Server) error {
 // OwnLists returns the digests of the lists of the embedding program's servers, by name.
 func (s *Service) OwnLists() map[string]string { return s.own }
 
-func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {
-	c, list, err := connect(ctx, p, nil)
+func fetchPinned(ctx context.Context, p *policy.ToolServer, wrap Wrap) (*List, error) {
+	c, list, err := connect(ctx, p, nil, wrap)
 	if err != nil {
 		return nil, fmt.Errorf("the server did not start: %w", err)
 	}
@@ -231,9 +233,9 @@ func fetchPinned(ctx context.Context, p *policy.ToolServer) (*List, error) {
 	return list, nil
 }
 
-// Fetch starts a server, or connects to it, and returns its list of tools.
-func Fetch(ctx context.Context, p *policy.ToolServer, stderr io.Writer) (*List, error) {
-	c, list, err := connect(ctx, p, stderr)
+// Fetch starts a server, or connects to it, and returns its list of tools. Only servers with wrap = true need wrap.
+func Fetch(ctx context.Context, p *policy.ToolServer, stderr io.Writer, wrap Wrap) (*List, error) {
+	c, list, err := connect(ctx, p, stderr, wrap)
 	if err != nil {
 		return nil, err
 	}

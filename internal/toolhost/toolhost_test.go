@@ -66,7 +66,7 @@ func newServer(t testing.TB) (*policy.ToolServer, *sdk.Server) {
 	t.Cleanup(web.CloseClientConnections)
 	t.Cleanup(web.Close)
 	p := &policy.ToolServer{Name: "test", URL: web.URL, MaxCalls: 1000, MaxResult: 1 << 20, Timeout: 5 * time.Second}
-	list, err := Fetch(t.Context(), p, nil)
+	list, err := Fetch(t.Context(), p, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func newRig(t testing.TB, p *policy.ToolServer, change func(*Config)) *rig {
 	if change != nil {
 		change(&cfg)
 	}
-	list, err := Fetch(t.Context(), p, nil)
+	list, err := Fetch(t.Context(), p, nil, nil)
 	if err == nil {
 		err = cfg.Lists.Save(list)
 	}
@@ -299,7 +299,7 @@ func TestAttackToolsProcess(t *testing.T) {
 	dir := t.TempDir()
 	script := "sleep 1000 & echo $! > " + dir + "/child; cat /dev/zero | tr '\\0' x"
 	p := &policy.ToolServer{Name: "bad", Command: []string{"sh", "-c", script}, MaxResult: 1 << 20, Timeout: time.Second}
-	_, err := Fetch(t.Context(), p, nil)
+	_, err := Fetch(t.Context(), p, nil, nil)
 	attack.Check(t, "a server that sends a line without an end", "true", fmt.Sprint(err != nil))
 	pid, err := os.ReadFile(dir + "/child")
 	if err != nil {

@@ -106,6 +106,43 @@ except ToolError as err: print(err.code)
         client.run("1", functions={"class": [stock]})
 
 
+def test_functions_after_lost_events(client: unitask.Client) -> None:
+    """A call is answered although the server dropped its event, since this program was busy."""
+    run, kinds = "", set[str]()
+
+    def busy(event: unitask.Event) -> None:
+        nonlocal run
+        kinds.add(event.kind)
+        if event.kind == "begun":
+            run = event.data["runId"]
+        if event.kind == "started":
+            while len(client._http.send("GET", f"/v1/runs/{run}/calls").json()["calls"]) < 2:
+                time.sleep(0.1)
+
+    code = """
+import threading, time
+from unitask_tools import shop
+mebibyte, got = "x" * (1 << 20), []
+for _ in range(12): print(mebibyte)
+first = threading.Thread(target=lambda: got.append(shop.twice(n=1)))
+first.start()
+time.sleep(1)
+for _ in range(2): print(mebibyte, flush=True)
+got.append(shop.twice(n=2))
+first.join()
+open("/out/got", "w").write(str(sorted(got)))
+"""
+    calls: list[int] = []
+
+    def twice(n: int) -> int:
+        calls.append(n)
+        return 2 * n
+
+    result = client.run(code, functions={"shop": [twice]}, on_event=busy)
+    assert sorted(calls) == [1, 2] and "lost" in kinds
+    assert result.artifact("got").read() == b"[2, 4]", result.stderr
+
+
 def test_start_and_cancel(client: unitask.Client) -> None:
     began = time.monotonic()
     with client.start("import time; print('up', flush=True); time.sleep(60)", timeout=90) as run:

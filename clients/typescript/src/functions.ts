@@ -33,9 +33,16 @@ export function toolsOf(functions?: Functions): Schemas["RunRequest"]["clientToo
   return Object.fromEntries(groups);
 }
 
+/** Returns the calls that an event tells of. Among lost events there may be some. */
+export async function callsOf(http: HTTP, run: string, event: Event): Promise<Schemas["ToolCall"][]> {
+  if (event.kind === "toolCall") return [event.data as unknown as Schemas["ToolCall"]];
+  if (event.kind !== "lost") return [];
+  return (await http.json<{ calls: Schemas["ToolCall"][] }>("GET", pathOf("runs", run, "calls"))).calls;
+}
+
 /** Calls the function that a run's code has called, and answers with its result. */
-export async function callFunction(http: HTTP, run: string, event: Event, functions: Functions): Promise<void> {
-  const { call, server, tool, arguments: args } = event.data as unknown as Schemas["ToolCall"];
+export async function callFunction(http: HTTP, run: string, asked: Schemas["ToolCall"], functions: Functions): Promise<void> {
+  const { call, server, tool, arguments: args } = asked;
   let json: Schemas["ToolAnswer"];
   try {
     if (!Object.hasOwn(functions, server) || !Object.hasOwn(functions[server]!, tool)) {

@@ -1,7 +1,7 @@
 /** Run code that nobody trusts in a fresh virtual machine. */
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
-import { callFunction, toolsOf } from "./functions.js";
+import { callFunction, callsOf, toolsOf } from "./functions.js";
 import { type ClientOptions, HTTP, pathOf } from "./http.js";
 import { answer, filesOf, resultOf, Run, type RunOptions, type RunResult, type Verdict, waitFor } from "./run.js";
 import type { Schemas } from "./schema.js";
@@ -40,11 +40,15 @@ export class Client {
       return resultOf(this.#http, await this.#http.json("POST", "/v1/runs", { json, key, signal }));
     }
     const run = await this.#begin(json, key, signal);
+    const called = new Set<unknown>();
     try {
       for await (const event of this.#http.events(pathOf("runs", run.id, "events"), 0, { signal })) {
         await onEvent?.(event);
         if (event.kind === "question" && onQuestion) await this.#ask(event, onQuestion);
-        if (event.kind === "toolCall" && functions) await callFunction(this.#http, run.id, event, functions);
+        for (const one of functions ? await callsOf(this.#http, run.id, event) : []) {
+          if (!called.has(one.call)) await callFunction(this.#http, run.id, one, functions!);
+          called.add(one.call);
+        }
       }
       return await waitFor(this.#http, run.id, signal);
     } catch (err) {

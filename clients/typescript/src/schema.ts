@@ -130,6 +130,13 @@ export interface components {
             allowTcp?: string[];
             /** @description Hosts, as in allowNet. A connection to one waits until somebody allows it. */
             ask?: string[];
+            /**
+             * @description Functions that you have, as of a run. All code of the session and of its forks calls them. Each call is an event
+             *     toolCall of the run with the session's id, and waits for your answer at POST /v1/runs/{id}/calls/{call}.
+             */
+            clientTools?: {
+                [key: string]: components["schemas"]["ClientTool"][];
+            };
             /** @description Processors; 1 if not given. */
             cpus?: number;
             dirs?: components["schemas"]["SessionDirs"];
@@ -263,7 +270,7 @@ export interface components {
             check?: boolean;
             /**
              * @description Tools that you have, by the name under which the code imports them. Each call is an event toolCall of the run,
-             *     and waits for your answer. It needs wait=false. No ceiling restricts these tools.
+             *     and waits for your answer. It needs wait=false. A ceiling with clientTools = false forbids them.
              */
             clientTools?: {
                 [key: string]: components["schemas"]["ClientTool"][];

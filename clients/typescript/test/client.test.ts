@@ -71,6 +71,38 @@ for (const call of [shop.twice({ number: "x" }), shop.fails({})]) await call.cat
   assert.match(result.stdout, /^42 null\narguments .*\ntool TypeError: no\n$/, result.stderr);
 });
 
+test("a function whose call is among the events that the server dropped", async () => {
+  const code = `
+import threading, time
+from unitask_tools import shop
+mebibyte, got = "x" * (1 << 20), []
+for _ in range(12): print(mebibyte)
+first = threading.Thread(target=lambda: got.append(shop.twice(n=1)))
+first.start()
+time.sleep(1)
+for _ in range(2): print(mebibyte, flush=True)
+got.append(shop.twice(n=2))
+first.join()
+open("/out/got", "w").write(str(sorted(got)))`;
+  const kinds = new Set<string>();
+  const calls: number[] = [];
+  let run = "";
+  const result = await client.run(code, {
+    functions: { shop: { twice: ({ n }: { n: number }) => { calls.push(n); return 2 * n; } } },
+    onEvent: async (event) => {
+      kinds.add(event.kind);
+      if (event.kind === "begun") run = String(event.data["runId"]);
+      while (event.kind === "started") { // this program is busy until both calls wait
+        const answer = await fetch(`${await client.url()}/v1/runs/${run}/calls`);
+        if (((await answer.json()) as { calls: unknown[] }).calls.length === 2) break;
+      }
+    },
+  });
+  assert.deepEqual(calls.sort(), [1, 2]);
+  assert.ok(kinds.has("lost"));
+  assert.equal(await result.artifacts.find((one) => one.path === "got")?.text(), "[2, 4]");
+});
+
 test("a run that is ended", async () => {
   const code = "import time; print('up', flush=True); time.sleep(60)";
   {

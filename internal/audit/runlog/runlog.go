@@ -81,7 +81,7 @@ func (a *Log) Missing(granted policy.Effective) error {
 }
 
 // Started logs a run's grants and denials.
-func (a *Log) Started(p run.Policy) {
+func (a *Log) Started(p run.Policy, clientTools []string) {
 	e := p.Effective
 	kind := audit.RunStarted
 	if a.Session {
@@ -89,7 +89,8 @@ func (a *Log) Started(p run.Policy) {
 	}
 	list := []audit.Entry{a.Entry(kind, map[string]any{"image": e.Image, "allowNet": e.AllowNet,
 		"allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
-		"files": len(e.Files), "dirs": len(e.Dirs), "ceiling": p.Ceiling})}
+		"files": len(e.Files), "dirs": len(e.Dirs), "ceiling": p.Ceiling, "tools": e.Tools,
+		"clientTools": clientTools[:min(len(clientTools), maxListed)]})}
 	for _, s := range e.Secrets {
 		list = append(list, a.Entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))
 	}

@@ -28,7 +28,7 @@ func TestAttackAuditShort(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(home, "audit"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a.Started(run.Policy{})
+	a.Started(run.Policy{}, nil)
 	for secret := range 8 {
 		for host := range maxListed {
 			a.Decided(netstack.Decision{Name: strings.Repeat("x.", 120) + fmt.Sprint(host), Verdict: netstack.Allowed,

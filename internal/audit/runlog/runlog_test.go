@@ -20,7 +20,7 @@ func TestAuditSaysMore(t *testing.T) {
 		log := audit.In(t.TempDir())
 		a := &Log{log: log, tell: func(e run.Event) { t.Errorf("%+v", e) }, used: map[string][]string{},
 			refused: map[string]int{}, first: map[string]string{}}
-		a.Started(run.Policy{Effective: policy.Effective{}, Denials: make([]policy.Denial, n)})
+		a.Started(run.Policy{Effective: policy.Effective{}, Denials: make([]policy.Denial, n)}, nil)
 		for i := range n {
 			a.Decided(netstack.Decision{Name: fmt.Sprint(i, ".example"), Verdict: netstack.Allowed, Secrets: []string{"KEY"}})
 		}
@@ -92,7 +92,7 @@ func TestAuditLimits(t *testing.T) {
 		for _, session := range []bool{false, true} {
 			log := audit.In(t.TempDir())
 			a := &Log{log: log, Session: session, tell: func(e run.Event) { t.Errorf("%+v", e) }}
-			a.Started(run.Policy{})
+			a.Started(run.Policy{}, nil)
 			a.Ended(res, "")
 			kinds, limits := []audit.Kind{}, "[]"
 			if err := log.Read(func(_ int64, line []byte) error {

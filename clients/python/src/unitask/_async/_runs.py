@@ -145,6 +145,7 @@ async def answer(http: AsyncHTTP, question: _models.Question, verdict: str) -> N
 
 async def follow(http: AsyncHTTP, run: AsyncRun, on_event: Any, on_question: Any, tools: FunctionTools | None) -> None:
     """Passes a run's events to functions, and answers its questions and its calls."""
+    called: set[Any] = set()
     async for event in run.events():
         if on_event:
             told = on_event(event)
@@ -160,8 +161,17 @@ async def follow(http: AsyncHTTP, run: AsyncRun, on_event: Any, on_question: Any
             except ApiError as err:
                 if err.code != "approval.none":  # somebody else answered, or it is too late
                     raise
-        if event.kind == "toolCall" and tools:
-            await call(http, run.id, event.data, tools)
+        if tools and event.kind in ("toolCall", "lost"):  # among the lost events there may be calls
+            for data in [event.data] if event.kind == "toolCall" else await waiting(http, run.id):
+                if data.get("call") not in called:
+                    called.add(data.get("call"))
+                    await call(http, run.id, data, tools)
+
+
+async def waiting(http: AsyncHTTP, id: str) -> list[dict[str, Any]]:
+    """Returns the calls that wait for an answer."""
+    calls: list[dict[str, Any]] = (await http.send("GET", path_of("runs", id, "calls"))).json()["calls"]
+    return calls
 
 
 async def call(http: AsyncHTTP, id: str, data: dict[str, Any], tools: FunctionTools) -> None:

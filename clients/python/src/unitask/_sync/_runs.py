@@ -146,6 +146,7 @@ def answer(http: HTTP, question: _models.Question, verdict: str) -> None:
 
 def follow(http: HTTP, run: Run, on_event: Any, on_question: Any, tools: FunctionTools | None) -> None:
     """Passes a run's events to functions, and answers its questions and its calls."""
+    called: set[Any] = set()
     for event in run.events():
         if on_event:
             told = on_event(event)
@@ -161,8 +162,17 @@ def follow(http: HTTP, run: Run, on_event: Any, on_question: Any, tools: Functio
             except ApiError as err:
                 if err.code != "approval.none":  # somebody else answered, or it is too late
                     raise
-        if event.kind == "toolCall" and tools:
-            call(http, run.id, event.data, tools)
+        if tools and event.kind in ("toolCall", "lost"):  # among the lost events there may be calls
+            for data in [event.data] if event.kind == "toolCall" else waiting(http, run.id):
+                if data.get("call") not in called:
+                    called.add(data.get("call"))
+                    call(http, run.id, data, tools)
+
+
+def waiting(http: HTTP, id: str) -> list[dict[str, Any]]:
+    """Returns the calls that wait for an answer."""
+    calls: list[dict[str, Any]] = (http.send("GET", path_of("runs", id, "calls"))).json()["calls"]
+    return calls
 
 
 def call(http: HTTP, id: str, data: dict[str, Any], tools: FunctionTools) -> None:

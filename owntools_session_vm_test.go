@@ -1,0 +1,93 @@
+package unitask_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+)
+
+// Code of a session calls functions of the embedding program, also after a pause and in a fork. A call that is in
+// progress at a pause fails, and one at a fork fails in the fork.
+func TestOwnToolsSession(t *testing.T) {
+	needVM(t)
+	type number struct {
+		N int `json:"n"`
+	}
+	app := mcp.NewServer(&mcp.Implementation{Name: "app"}, nil)
+	began := make(chan struct{}, 8)
+	mcp.AddTool(app, &mcp.Tool{Name: "twice"}, func(_ context.Context, _ *mcp.CallToolRequest, in number) (
+		*mcp.CallToolResult, number, error) {
+		return nil, number{2 * in.N}, nil
+	})
+	mcp.AddTool(app, &mcp.Tool{Name: "slow"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ number) (
+		*mcp.CallToolResult, number, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return nil, number{}, errors.New("too late")
+	})
+	rt := sessionRuntime(t)
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"},
+		OwnTools: map[string]*mcp.Server{"app": app}})
+	twice := func(s *unitask.Session, when string) {
+		t.Helper()
+		res, err := s.Run(t.Context(), unitask.Step{Code: "from unitask_tools import app\napp.twice(n=21)['n']"})
+		if err != nil || res.Value != "42" {
+			t.Fatalf("%s: %v %+v", when, err, res)
+		}
+	}
+	// begin begins a call that does not end by itself. The code writes what came of it into a file.
+	begin := func(file string) {
+		t.Helper()
+		run, err := s.Start(t.Context(), unitask.Command{Args: []string{"python3", "-c", `import sys
+from unitask_tools import app, ToolError
+try: app.slow(n=1)
+except ToolError as e: open(sys.argv[1] + "+", "w").write(e.code)
+import os; os.rename(sys.argv[1] + "+", sys.argv[1])`, file}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-began:
+		case <-time.After(20 * time.Second):
+			is, err := s.Wait(t.Context(), run, 0, 0)
+			t.Fatalf("no call: %s %v", is.Text(), err)
+		}
+	}
+	said := func(s *unitask.Session, file string) string {
+		t.Helper()
+		res, err := s.Run(t.Context(), unitask.Step{Timeout: 20 * time.Second, Code: `import os, time
+while not os.path.exists("` + file + `"): time.sleep(0.05)
+open("` + file + `").read()`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Value
+	}
+	twice(s, "at first")
+	begin("paused")
+	if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if code := said(s, "paused"); code != "'cut'" {
+		t.Errorf("a call at a pause: %s", code)
+	}
+	twice(s, "after a pause")
+	begin("forked")
+	forks, err := s.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := said(forks[0], "forked"); code != "'cut'" {
+		t.Errorf("a call in a fork: %s", code)
+	}
+	twice(s, "after a fork")
+	twice(forks[0], "in a fork")
+	if err := forks[0].Close(); err != nil && !errors.As(err, new(*unitask.SessionError)) {
+		t.Error(err)
+	}
+}
