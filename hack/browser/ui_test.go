@@ -351,6 +351,41 @@ func (p *page) terminal() {
 	p.until(`document.querySelector("h1")?.textContent.includes("Session")`)
 }
 
+// dropped drops a file into the form, which the code reads.
+func (p *page) dropped(file string) {
+	p.Helper()
+	if err := os.WriteFile(file, []byte("beside the code"), 0o600); err != nil {
+		p.Fatal(err)
+	}
+	p.do(chromedp.SetUploadFiles(`input[name="files"]`, []string{file}))
+	p.fill(map[string]string{"language": "js",
+		"code": `console.log(require("fs").readFileSync("words.txt", "utf8"))`}, "Run")
+	p.until(`location.pathname.endsWith("/run") &&
+		document.getElementById("stdout")?.textContent.includes("beside the code")`)
+	p.goTo("code")
+}
+
+// inside edits a step, runs it again, and looks at the session's files, values and project.
+func (p *page) inside() {
+	p.Helper()
+	session := p.eval(`location.href`)
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent === "Edit and run again").click()`)
+	p.until(`document.getElementById("code")?.value.startsWith("globalThis.x = 41")`)
+	p.fill(map[string]string{"code": `const fs = require("fs"); fs.mkdirSync("/work/.values", { recursive: true });
+fs.writeFileSync("/work/.values/limits.json", '{"retries": 3}'); fs.writeFileSync("a.txt", "a"); "kept"`}, "Run")
+	p.until(`[...document.querySelectorAll(".said")].some((s) => s.textContent.includes("kept"))`)
+	for link, has := range map[string]string{"files of its folder": "a.txt, 1 bytes", "values": `"retries": 3`} {
+		p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent === "` + link + `").click()`)
+		p.until(fmt.Sprintf(`document.querySelector("h1")?.textContent.includes("Session") &&
+			document.body.innerText.replace(/":/, '": ').replace(/  /, " ").includes(%q)`, has))
+	}
+	p.look("a session's values")
+	p.eval(`[...document.querySelectorAll("main a")].find((a) => a.textContent === "changes of its project").click()`)
+	p.until(`document.body.innerText.includes("project")`)
+	p.do(chromedp.Navigate(session))
+	p.until(`document.querySelector("h1")?.textContent.includes("Session")`)
+}
+
 // TestConsole drives the pages as a person does: a run that asks, its picture, a refused host, and a session.
 func TestConsole(t *testing.T) {
 	if testing.Short() {
@@ -368,6 +403,7 @@ func TestConsole(t *testing.T) {
 	p := open(t, chromium, serve(t, dir))
 	p.goTo("code")
 	p.look("code")
+	p.dropped(filepath.Join(dir, "words.txt"))
 	p.fill(map[string]string{"language": "js", "ask": "asked.example", "code": `console.log("up <b>");
 const dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 require("fs").writeFileSync("/out/plot.png", Buffer.from(dot, "base64"));
@@ -408,6 +444,7 @@ fetch("http://asked.example/").catch(() => fetch("http://refused.example/"))
 	p.until(`[...document.querySelectorAll(".said")].some((s) => s.textContent.includes("42"))`)
 	p.look("a session")
 	p.shot("session")
+	p.inside()
 	p.terminal()
 	p.forms()
 	p.goTo("live")

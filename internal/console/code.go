@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -62,7 +63,10 @@ func asked(r *http.Request) (req unitask.Request, err error) {
 	split := func(name string) []string {
 		return strings.FieldsFunc(r.PostForm.Get(name), func(c rune) bool { return strings.ContainsRune(", \t\r\n", c) })
 	}
-	req.AllowNet, req.Ask = split("hosts"), split("ask")
+	req.AllowNet, req.Ask, req.Packages = split("hosts"), split("ask"), split("packages")
+	if req.InlineFiles, err = dropped(r); err != nil {
+		return req, err
+	}
 	seconds, err := number(r, "timeout")
 	if err != nil {
 		return req, err
@@ -70,6 +74,32 @@ func asked(r *http.Request) (req unitask.Request, err error) {
 	req.Timeout = time.Duration(seconds) * time.Second
 	req.MemoryMB, err = number(r, "memory")
 	return req, err
+}
+
+// dropped returns the files of the form, which are beside the code.
+func dropped(r *http.Request) (list []unitask.InlineFile, err error) {
+	if r.MultipartForm == nil {
+		return nil, nil
+	}
+	for _, sent := range r.MultipartForm.File["files"] {
+		if sent.Filename == "" { // nothing was chosen
+			continue
+		}
+		f, err := sent.Open()
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(f) // the form is bounded
+		f.Close()
+		if err == nil && !utf8.Valid(text) {
+			err = fmt.Errorf("files: %.100q is not text: unitask run --file brings any file", sent.Filename)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, unitask.InlineFile{Name: sent.Filename, Content: string(text)})
+	}
+	return list, nil
 }
 
 // start runs the form's code under the home's ceiling, and redirects to the run's page once it has a record.

@@ -217,7 +217,11 @@ func (c *Console) ours(w http.ResponseWriter, r *http.Request) bool {
 		most = codeBytes
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, most)
-	return r.ParseForm() == nil && same(r.PostForm.Get("form"), c.form)
+	err := r.ParseForm()
+	if err == nil && strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") { // with files, all in memory
+		err = r.ParseMultipartForm(most)
+	}
+	return err == nil && same(r.PostForm.Get("form"), c.form)
 }
 
 // tagMark is where a page has its own digest: the script asks with it whether the page has changed.

@@ -175,17 +175,23 @@ func (c *Console) session(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	data["Failed"] = c.failed[id]
 	c.mu.Unlock()
-	if r.URL.Query().Has("files") && at >= 0 {
+	if edit := r.URL.Query().Get("edit"); slices.ContainsFunc(steps, func(s shownStep) bool { return s.ID == edit }) {
+		in, err := c.History.Inspect(edit, codeBytes)
+		if err != nil {
+			c.wrong(w, r, http.StatusInternalServerError, err)
+			return
+		}
+		data["Code"], data["Listed"] = in.Code, true // a page that follows would lose what is typed
+	}
+	if look := inside[r.URL.Query().Get("show")]; look != nil && at >= 0 {
 		within(w, actionTime) // it may resume
 		ctx, cancel := context.WithTimeout(r.Context(), actionTime-answerTime)
 		defer cancel()
-		answer, err := c.Sessions(ctx, sessiond.Request{Op: sessiond.OpFiles, Session: id,
-			Path: r.URL.Query().Get("files")}, sessiond.Streams{})
-		if err != nil {
+		if err := look(c, ctx, id, data); err != nil {
 			c.wrong(w, r, http.StatusConflict, err)
 			return
 		}
-		data["Files"], data["MoreFiles"], data["Listed"] = answer.Files, answer.More, true
+		data["Listed"] = true
 	}
 	c.show(w, r, "session.html", data)
 }
