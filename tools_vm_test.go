@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testregistry"
 	"github.com/unitask/unitask/internal/toolhost"
@@ -39,11 +41,14 @@ matches = %q
 command = ["node", %q, "stdio"]
 approve = true
 allow = ["echo"]
+[tools.more]
+command = ["node", %q, "stdio"]
+allow = ["echo"]
 [tools.clock]
 command = ["python3", "-m", "mcp_server_time"]
 env = { PYTHONPATH = %q }
-`, node("server-filesystem"), at, at+"/[a-z]*", node("server-everything"), pip)
-	for _, name := range []string{"fs", "every", "clock"} {
+`, node("server-filesystem"), at, at+"/[a-z]*", node("server-everything"), node("server-everything"), pip)
+	for _, name := range []string{"fs", "every", "more", "clock"} {
 		c, err := policy.ParseCeiling("test", []byte(text))
 		if err != nil {
 			t.Fatal(err)
@@ -67,19 +72,21 @@ env = { PYTHONPATH = %q }
 
 // programs call the same tools in three languages. The results are the same, too.
 var toolPrograms = map[string]string{
-	"js": `import { fs, clock, ToolError } from "unitask:tools";
+	"js": `import { fs, clock, more, ToolError } from "unitask:tools";
 await fs.write_file({ path: "DIR/a", content: "hello" });
 console.log((await fs.read_text_file({ path: "DIR/a" })).content ?? await fs.read_text_file({ path: "DIR/a" }));
 const zones = { source_timezone: "UTC", target_timezone: "Asia/Tokyo" };
 console.log((await clock.convert_time({ ...zones, time: "12:00" })).time_difference);
+console.log(await more.echo({ message: "third" }));
 for (const call of [() => fs.write_file({ path: "/etc/x", content: "" }), () => fs.list_directory({ path: "DIR" }),
   () => clock.convert_time({})])
   await call().catch((e) => console.log(e instanceof ToolError && e.code));`,
-	"python": `from unitask_tools import fs, clock, ToolError
+	"python": `from unitask_tools import fs, clock, more, ToolError
 fs.write_file(path="DIR/a", content="hello")
 said = fs.read_text_file(path="DIR/a")
 print(said if isinstance(said, str) else said["content"])
 print(clock.convert_time(source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00")["time_difference"])
+print(more.echo(message="third"))
 for call in (lambda: fs.write_file(path="/etc/x", content=""), lambda: fs.list_directory(path="DIR"),
              clock.convert_time):
     try: call()
@@ -88,6 +95,7 @@ for call in (lambda: fs.write_file(path="/etc/x", content=""), lambda: fs.list_d
 unitask-tool fs.read_text_file '{"path":"DIR/a"}' | grep -o hello
 zones='"source_timezone":"UTC","target_timezone":"Asia/Tokyo"'
 unitask-tool clock.convert_time "{$zones,\"time\":\"12:00\"}" | jq -r .time_difference
+unitask-tool more.echo '{"message":"third"}'
 { unitask-tool fs.write_file '{"path":"/etc/x","content":""}'; unitask-tool fs.list_directory '{"path":"DIR"}'
   unitask-tool clock.convert_time; } 2>&1 | cut -d: -f2 | tr -d ' '`,
 }
@@ -105,20 +113,25 @@ func TestAttackTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	const want = "hello\n+9.0h\ndenied\ndenied\narguments\n"
-	for _, language := range []string{"js", "python", "shell"} {
+	const want = "hello\n+9.0h\nEcho: third\ndenied\ndenied\narguments\n"
+	rows := [][2]string{{"js", "linux"}, {"python", "linux"}, {"shell", "linux"}}
+	if slices.Contains(kernels(t), image.Nanos) {
+		rows = append(rows, [2]string{"js", "nanos"}, [2]string{"python", "nanos"})
+	}
+	for _, row := range rows {
+		language, kernel := row[0], row[1]
 		req := unitask.Request{Code: strings.ReplaceAll(toolPrograms[language], "DIR", at), Language: language,
-			Kernel: unitask.Linux, Tools: []string{"fs", "clock", "other"}}
+			Kernel: unitask.Kernel(kernel), Tools: []string{"fs", "clock", "more", "other"}}
 		res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		attack.Check(t, "tools in "+language, want, string(res.Stdout))
+		attack.Check(t, "tools in "+language+" on "+kernel, want, string(res.Stdout))
 		if res.Stderr = res.Stderr[:min(len(res.Stderr), 2000)]; string(res.Stdout) != want {
 			t.Logf("%s", res.Stderr)
 		}
 		attack.Check(t, "tools that no ceiling has", "[other]", fmt.Sprint(denied(res, "tools")))
-		if language != "python" {
+		if language != "python" || kernel != "linux" {
 			continue
 		}
 		again, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{ToolsOf: res.RunID})
@@ -129,7 +142,7 @@ func TestAttackTools(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		attack.Check(t, "a replay", want+" 6 calls", fmt.Sprintf("%s %d calls", again.Stdout, len(calls)))
+		attack.Check(t, "a replay", want+" 7 calls", fmt.Sprintf("%s %d calls", again.Stdout, len(calls)))
 	}
 }
 
