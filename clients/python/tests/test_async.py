@@ -47,3 +47,16 @@ async def test_session(async_client: unitask.AsyncClient) -> None:
         assert "hello\n" in [event.text async for event in task.events()]
         async with session.terminal("exit 3") as terminal:
             assert '{"exitCode":3}' in [one async for one in terminal]
+
+
+async def test_functions_of_a_session(async_client: unitask.AsyncClient) -> None:
+    """The code of a session calls coroutine functions of this program."""
+
+    async def twice(n: int) -> int:
+        return 2 * n
+
+    async with await async_client.session(functions={"shop": [twice]}) as session:
+        result = await session.run("from unitask_tools import shop\nshop.twice(n=4)")
+        assert result.value == "8", result.stderr
+        answering = session._answering
+    assert isinstance(answering, asyncio.Task) and answering.done() and not answering.cancelled()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -104,6 +105,24 @@ except ToolError as err: print(err.code)
     assert calls == [("a", 3), ("b", 1)]
     with pytest.raises(unitask.ApiError, match="class"):
         client.run("1", functions={"class": [stock]})
+
+
+def test_functions_of_a_session(client: unitask.Client) -> None:
+    """The code of each step calls functions of this program, also after a pause."""
+    calls: list[int] = []
+
+    def twice(n: int) -> int:
+        calls.append(n)
+        return 2 * n
+
+    with client.session(functions={"shop": [twice]}) as session:
+        assert session.run("from unitask_tools import shop\nshop.twice(n=1)").value == "2"
+        session.pause()
+        assert session.run("shop.twice(n=2)").value == "4"
+        assert session.exec("unitask-tool", "shop.twice", '{"n": 3}').stdout.strip() == "6"
+        answering = session._answering
+    assert calls == [1, 2, 3]
+    assert isinstance(answering, threading.Thread) and not answering.is_alive()
 
 
 def test_functions_after_lost_events(client: unitask.Client) -> None:

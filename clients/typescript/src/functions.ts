@@ -33,8 +33,22 @@ export function toolsOf(functions?: Functions): Schemas["RunRequest"]["clientToo
   return Object.fromEntries(groups);
 }
 
+/** Follows the events of a run or a session to its end, and answers the calls of its code. `hear` gets each event. */
+export async function follow(
+  http: HTTP, id: string, functions?: Functions, signal?: AbortSignal, hear?: (event: Event) => Promise<void>,
+): Promise<void> {
+  const called = new Set<unknown>();
+  for await (const event of http.events(pathOf("runs", id, "events"), 0, { signal })) {
+    await hear?.(event);
+    for (const one of functions ? await callsOf(http, id, event) : []) {
+      if (!called.has(one.call)) await callFunction(http, id, one, functions!);
+      called.add(one.call);
+    }
+  }
+}
+
 /** Returns the calls that an event tells of. Among lost events there may be some. */
-export async function callsOf(http: HTTP, run: string, event: Event): Promise<Schemas["ToolCall"][]> {
+async function callsOf(http: HTTP, run: string, event: Event): Promise<Schemas["ToolCall"][]> {
   if (event.kind === "toolCall") return [event.data as unknown as Schemas["ToolCall"]];
   if (event.kind !== "lost") return [];
   return (await http.json<{ calls: Schemas["ToolCall"][] }>("GET", pathOf("runs", run, "calls"))).calls;

@@ -1,7 +1,7 @@
 /** Run code that nobody trusts in a fresh virtual machine. */
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
-import { callFunction, callsOf, toolsOf } from "./functions.js";
+import { follow, toolsOf } from "./functions.js";
 import { type ClientOptions, HTTP, pathOf } from "./http.js";
 import { answer, filesOf, resultOf, Run, type RunOptions, type RunResult, type Verdict, waitFor } from "./run.js";
 import type { Schemas } from "./schema.js";
@@ -40,16 +40,11 @@ export class Client {
       return resultOf(this.#http, await this.#http.json("POST", "/v1/runs", { json, key, signal }));
     }
     const run = await this.#begin(json, key, signal);
-    const called = new Set<unknown>();
     try {
-      for await (const event of this.#http.events(pathOf("runs", run.id, "events"), 0, { signal })) {
+      await follow(this.#http, run.id, functions, signal, async (event) => {
         await onEvent?.(event);
         if (event.kind === "question" && onQuestion) await this.#ask(event, onQuestion);
-        for (const one of functions ? await callsOf(this.#http, run.id, event) : []) {
-          if (!called.has(one.call)) await callFunction(this.#http, run.id, one, functions!);
-          called.add(one.call);
-        }
-      }
+      });
       return await waitFor(this.#http, run.id, signal);
     } catch (err) {
       if (!key) await run.cancel().catch(() => undefined);
@@ -95,9 +90,9 @@ export class Client {
 
   /** Starts a session. End it with its close, or declare it with `await using`, which ends it with the block. */
   async session(options: SessionOptions = {}): Promise<Session> {
-    const { language = "python", files, key, ...rest } = options;
-    const json = { language, files: filesOf(files), ...rest };
-    return new Session(this.#http, await this.#http.json("POST", "/v1/sessions", { json, key }));
+    const { language = "python", files, functions, key, ...rest } = options;
+    const json = { language, files: filesOf(files), clientTools: toolsOf(functions), ...rest };
+    return new Session(this.#http, await this.#http.json("POST", "/v1/sessions", { json, key }), functions);
   }
 
   /** Returns a session of yours by its id. Throws ApiError with status 404 if you have no such session. */

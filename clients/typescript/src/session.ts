@@ -1,14 +1,20 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import { ApiError } from "./errors.js";
 import type { Event } from "./events.js";
+import { follow } from "./functions.js";
 import { base64Of, HTTP, pathOf, portPath } from "./http.js";
 import { answer, filesOf, type RunOptions, type RunResult, streamsOf, type Verdict, waitFor } from "./run.js";
 import type { Schemas } from "./schema.js";
 
 /** Options of a session: the members of POST /v1/sessions. */
-export interface SessionOptions extends Omit<Schemas["NewSession"], "files"> {
+export interface SessionOptions extends Omit<Schemas["NewSession"], "files" | "clientTools"> {
   /** {name: content}, or the API's list. */
   files?: RunOptions["files"];
+  /**
+   * Your functions, which the code calls one at a time until the session ends, each within a minute. A session of
+   * getSession has none, and calls in forks are not answered.
+   */
+  functions?: RunOptions["functions"];
   /** Idempotency-Key: the same call never begins the work twice. */
   key?: string;
 }
@@ -182,8 +188,12 @@ export class Session {
   readonly #http: HTTP;
   readonly #at: string;
 
-  constructor(http: HTTP, state: Schemas["Session"]) {
+  readonly #answering: Promise<void> | undefined;
+
+  constructor(http: HTTP, state: Schemas["Session"], functions?: RunOptions["functions"]) {
     this.#http = http;
+    // Without the server no call arrives, and each other call says what is wrong.
+    if (functions) this.#answering = follow(http, state.id, functions).catch(() => undefined);
     this.id = state.id;
     this.state = state;
     this.#at = pathOf("sessions", state.id);
@@ -299,6 +309,7 @@ export class Session {
     } catch (err) {
       if (!(err instanceof ApiError) || err.status !== 404) throw err;
     }
+    await this.#answering;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -109,3 +109,12 @@ test("its life", async () => {
   await assert.rejects(forks[0]?.run("y") ?? Promise.resolve(), { status: 404 });
   await forks[0]?.close();
 });
+
+test("functions that the code of a session calls", async () => {
+  const calls: number[] = [];
+  const own = await client.session({ functions: { shop: { twice: ({ n }: { n: number }) => { calls.push(n); return 2 * n; } } } });
+  assert.equal((await own.run("from unitask_tools import shop\nshop.twice(n=1)")).value, "2");
+  assert.equal((await own.run("shop.twice(n=2)")).value, "4");
+  await own.close();
+  assert.deepEqual(calls, [1, 2]);
+});

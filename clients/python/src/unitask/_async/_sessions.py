@@ -12,12 +12,14 @@ import httpx
 from pydantic import BaseModel
 
 from .. import _models
+from .._background import begin, end
 from .._errors import NotFoundError, ServerError, UnitaskError
+from .._functions import FunctionTools
 from .._results import Result
 from .._wire import CodeFiles, Event, body, files_of, many, path_of, port_path
 from ._files import AsyncFiles, AsyncValues
 from ._http import AsyncHTTP
-from ._runs import AsyncRunResult, answer, wait_for
+from ._runs import AsyncRun, AsyncRunResult, answer, follow, wait_for
 
 
 class SessionResult(_models.SessionResult, Result):
@@ -97,8 +99,9 @@ class AsyncSession:
     As a context manager, it ends the session at the block's end.
     """
 
-    def __init__(self, http: AsyncHTTP, state: _models.Session) -> None:
+    def __init__(self, http: AsyncHTTP, state: _models.Session, tools: FunctionTools | None = None) -> None:
         self._http, self.id, self.state = http, state.id, state
+        self._answering = begin(follow, http, AsyncRun(http, state.id), None, None, tools) if tools else None
         self._at = path_of("sessions", state.id)
         self.files = AsyncFiles(http, state.id)
         self.values = AsyncValues(http, state.id)
@@ -269,3 +272,5 @@ class AsyncSession:
             await self._http.send("DELETE", self._at)
         except NotFoundError:
             pass
+        if self._answering:
+            await end(self._answering)

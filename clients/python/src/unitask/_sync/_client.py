@@ -211,6 +211,7 @@ class Client:
         memory_mb: int | None = None,
         cpus: float | None = None,
         root: bool | None = None,
+        functions: Functions | None = None,
         key: str | None = None,
         **more: Any,
     ) -> Session:
@@ -220,7 +221,11 @@ class Client:
         seconds. ``timeout`` is the longest time limit of a step. ``life`` is how long the session lives, a day if not
         given. ``idle`` is the time without work after which the session is paused, 600 if not given. ``memory_mb`` is
         in MiB, 512 if not given. With ``key`` (Idempotency-Key) the same call never starts a second session.
+
+        The code calls your ``functions`` as that of run does, until the session ends. Client calls them in a thread.
+        A session of get_session has none, and calls in forks are not answered.
         """
+        tools_of = FunctionTools(functions) if functions else None
         told = body(
             language=language,
             image=image,
@@ -241,9 +246,10 @@ class Client:
             memory_mb=memory_mb,
             cpus=cpus,
             root=root,
+            client_tools=tools_of.described if tools_of else None,
             **more,
         )
-        return Session(self._http, self._http.post(_models.Session, "/v1/sessions", told, key=key))
+        return Session(self._http, self._http.post(_models.Session, "/v1/sessions", told, key=key), tools_of)
 
     def get_session(self, id: str) -> Session:
         """Returns a session of yours by its id. NotFoundError: you have no such session."""

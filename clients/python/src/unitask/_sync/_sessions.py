@@ -14,12 +14,14 @@ import httpx
 from pydantic import BaseModel
 
 from .. import _models
+from .._background import begin, end
 from .._errors import NotFoundError, ServerError, UnitaskError
+from .._functions import FunctionTools
 from .._results import Result
 from .._wire import CodeFiles, Event, body, files_of, many, path_of, port_path
 from ._files import Files, Values
 from ._http import HTTP
-from ._runs import RunResult, answer, wait_for
+from ._runs import Run, RunResult, answer, follow, wait_for
 
 
 class SessionResult(_models.SessionResult, Result):
@@ -99,8 +101,9 @@ class Session:
     As a context manager, it ends the session at the block's end.
     """
 
-    def __init__(self, http: HTTP, state: _models.Session) -> None:
+    def __init__(self, http: HTTP, state: _models.Session, tools: FunctionTools | None = None) -> None:
         self._http, self.id, self.state = http, state.id, state
+        self._answering = begin(follow, http, Run(http, state.id), None, None, tools) if tools else None
         self._at = path_of("sessions", state.id)
         self.files = Files(http, state.id)
         self.values = Values(http, state.id)
@@ -271,3 +274,5 @@ class Session:
             self._http.send("DELETE", self._at)
         except NotFoundError:
             pass
+        if self._answering:
+            end(self._answering)
