@@ -79,14 +79,16 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request) {
 	c.show(w, r, "audit.html", data)
 }
 
-// proof returns the last verification; a short log is verified now.
+// proof returns the last verification; a short log is verified now, unless another verification is under way.
 func (c *Console) proof(log audit.Log, lines int64) *proof {
 	c.mu.Lock()
 	last := c.proven
 	c.mu.Unlock()
-	if lines > auditAtOnce || last != nil && last.Lines == lines && time.Since(last.Time) < time.Minute {
+	if lines > auditAtOnce || last != nil && last.Lines == lines && time.Since(last.Time) < time.Minute ||
+		!c.slow.TryLock() {
 		return last
 	}
+	defer c.slow.Unlock()
 	return c.prove(log)
 }
 

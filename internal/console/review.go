@@ -358,7 +358,10 @@ func (c *Console) keep(w http.ResponseWriter, r *http.Request) {
 		err = policy.OpenApprovals(c.Home).AddTo(k.Entry, list[0].Before)
 	}
 	if err == nil {
-		err = c.Approvals.ApproveShown(r.Context(), k.Question, run.AllowRun)
+		c.log(audit.NetAsked, k.RunID, map[string]any{"host": k.Host, "verdict": run.AllowAlways, "ceiling": k.Entry.Ceiling})
+		if err = c.Approvals.ApproveShown(r.Context(), k.Question, run.AllowRun); err != nil {
+			err = fmt.Errorf("%s has the answer, but the run did not get it: %w", list[0].File, err)
+		}
 	}
 	if err != nil {
 		c.wrong(w, r, http.StatusConflict, err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
@@ -296,6 +297,10 @@ func TestAttackConsoleAlways(t *testing.T) {
 	}
 	attack.Check(t, "console: always, as reviewed", "303 1 <nil> [allowa.example:443]",
 		fmt.Sprint(asUser(c, "/always", about).Code, " ", kept()))
+	lines, err := audit.In(c.Home).Last(audit.Filter{Kind: audit.NetAsked, Run: id}, 0, 10, 10)
+	if err != nil || len(lines) != 1 || !strings.Contains(string(lines[0].Detail), `"always"`) {
+		t.Errorf("the audit log has %v, %v", lines, err)
+	}
 	found, ok, err := policy.OpenApprovals(c.Home).Find("a.example:443", file, unitask.LocalOwner(os.Geteuid()))
 	if !ok || err != nil || found.Run != id {
 		t.Error(found, ok, err)
