@@ -102,7 +102,8 @@ func TestAttackConsoleAuditDetail(t *testing.T) {
 	}
 	page := asUser(c, "/audit", nil).Body.String()
 	attack.Check(t, "console: 100 lines of 48 KB of the audit log", "100 true true", fmt.Sprint(
-		strings.Count(page, "<tr>")-1, " ", len(page) < 2<<20, " ", utf8.ValidString(page) && !strings.Contains(page, "\ufffd")))
+		strings.Count(page, "<tr>")-1, " ", len(page) < 2<<20, " ",
+		utf8.ValidString(page) && !strings.Contains(page, "\ufffd")))
 }
 
 // Tables of this host are text and bounded, and doctor runs once at a time.
