@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -111,4 +112,53 @@ func TestAttackAppPage(t *testing.T) {
 		attack.Check(t, "a client reads "+strings.ReplaceAll(uri, id, "ID"), "an error",
 			map[bool]string{true: "an error", false: "a page"}[err != nil])
 	}
+}
+
+// The most hostile record's page stays within the memory that is reserved for it, as JSON.
+func TestAttackAppPageSize(t *testing.T) {
+	rt := bare(t)
+	id := recorded(t, rt, unitask.LocalOwner(os.Geteuid()), record.ViaMCP)
+	dir := filepath.Join(rt.Runs().Dir(), id)
+	var rec map[string]any
+	text, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &rec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	plus := "\x89PNG\r\n\x1a\n0" + strings.Repeat("\xfb\xef\xbe", 512<<10/3-4) // +, in base64
+	var list []map[string]any
+	for i := range 4 {
+		name := strconv.Itoa(i) + ".png"
+		list = append(list, map[string]any{"path": name, "size": len(plus)})
+		if err := os.WriteFile(filepath.Join(dir, record.ArtifactsDir, name), []byte(plus), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 996 {
+		list = append(list, map[string]any{"path": strings.Repeat("'", 1024), "size": 1})
+	}
+	rec["result"] = map[string]any{"outcome": "exit", "artifacts": list}
+	if text, err = json.Marshal(rec); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"run.json": string(text), "stdout": strings.Repeat("'", 1<<20),
+		"stderr": strings.Repeat("\x01", 1<<20)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cs := inMemory(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), nil)
+	res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "ui://unitask/runs/" + id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err = json.Marshal(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(len(res.Contents[0].Text), len(text))
+	attack.Check(t, "a run's page in a client: plus signs and quotes, below 8 MiB of JSON, with pictures", "true 4",
+		fmt.Sprint(len(text) < 8<<20, " ", strings.Count(res.Contents[0].Text, "data:image/png;base64,")))
 }

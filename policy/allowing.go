@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/exact"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/unseen"
 )
 
 // ErrCeilingChanged means that a ceiling's file has another text than the one that was read.
@@ -30,8 +31,11 @@ func (c *Ceiling) Allowing(key, rule string) (string, error) {
 	fail := func(err error) (string, error) {
 		return "", fmt.Errorf("%s: %s %.300q can't be added here, add it by hand: %w", c.Path, key, rule, err)
 	}
+	if strings.ContainsFunc(rule, unseen.Is) { // of a path that the code chose
+		return fail(errors.New("it has characters that nobody sees"))
+	}
 	var text, in string
-	var value any
+	var value any // the list's new element
 	switch key {
 	case "allowNet":
 		r, err := ParseNetRule(rule)
@@ -50,7 +54,7 @@ func (c *Ceiling) Allowing(key, rule string) (string, error) {
 		if r.Deny || r.Audit {
 			return fail(errors.New("it allows nothing"))
 		}
-		in = "net"
+		in, value = "net", tableOf(r)
 		text = addTable(string(c.text), r)
 	default:
 		return fail(errors.New("only allowNet and net.rule can be"))
@@ -64,7 +68,7 @@ func (c *Ceiling) Allowing(key, rule string) (string, error) {
 	return text, nil
 }
 
-// onlyAdds checks that a new text differs from the old one by one more element, at the end of a list.
+// onlyAdds checks that a new text differs from the old one by one more element with this value, at the end of a list.
 func onlyAdds(before, after, in string, value any) error {
 	var old, now map[string]any
 	if _, err := exact.Decode(before, &old); err != nil {
@@ -77,14 +81,18 @@ func onlyAdds(before, after, in string, value any) error {
 	if in == "net" {
 		a, _ := was.(map[string]any)
 		b, _ := is.(map[string]any)
-		if was, is = tables(a["rule"]), tables(b["rule"]); a != nil && len(a) != len(b) && a["rule"] != nil {
+		was, is = tables(a["rule"]), tables(b["rule"])
+		a, b = maps.Clone(a), maps.Clone(b)
+		delete(a, "rule")
+		delete(b, "rule")
+		if !maps.EqualFunc(a, b, reflect.DeepEqual) {
 			return errors.New("the table net would change")
 		}
 	}
 	a, b := reflect.ValueOf(was), reflect.ValueOf(is)
 	if b.Kind() != reflect.Slice || a.Kind() == reflect.Slice && b.Len() != a.Len()+1 || b.Len() == 0 ||
-		value != nil && b.Index(b.Len()-1).Interface() != value {
-		return errors.New("the list would not have one more element")
+		!reflect.DeepEqual(b.Index(b.Len()-1).Interface(), value) {
+		return errors.New("the list would not have this one more element")
 	}
 	for i := range b.Len() - 1 {
 		if !reflect.DeepEqual(a.Index(i).Interface(), b.Index(i).Interface()) {
@@ -106,6 +114,22 @@ func tables(v any) []map[string]any {
 	return list
 }
 
+// tableOf returns the table of a rule as a decoder returns it.
+func tableOf(r HTTPRule) map[string]any {
+	table := map[string]any{"host": r.Host.String()}
+	if r.Path != "" {
+		table["path"] = r.Path
+	}
+	var methods []any
+	for _, m := range r.Listed() {
+		methods = append(methods, m)
+	}
+	if methods != nil {
+		table["method"] = methods
+	}
+	return table
+}
+
 // addTable adds a table for a rule at the end of a file.
 func addTable(text string, r HTTPRule) string {
 	var out strings.Builder
@@ -123,7 +147,7 @@ func addTable(text string, r HTTPRule) string {
 	return strings.TrimLeft(out.String(), "\n")
 }
 
-// asString returns a text of printable ASCII, as rules are, in TOML's form.
+// asString returns a text without control characters, as rules are, in TOML's form.
 func asString(text string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 }

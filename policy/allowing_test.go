@@ -41,6 +41,7 @@ func TestAllowing(t *testing.T) {
 			"[[net.rule]]\nhost = \"b.example\"\n\n[[net.rule]]\nhost = \"a.example\"\n"},
 		{"rules that a table can't extend", "net = { rule = [{ host = \"b.example\" }] }\n", "net.rule", "GET a.example/",
 			""},
+		{"a path with characters that nobody sees", "cpus = 1\n", "net.rule", "GET a.example/a\u202e\u200b", ""},
 		{"a rule that denies", "cpus = 1\n", "net.rule", "deny GET a.example/", ""},
 	} {
 		c, err := ParseCeiling("test", []byte(row.before))
@@ -52,6 +53,35 @@ func TestAllowing(t *testing.T) {
 		}
 		if got, err := c.Allowing(row.key, row.rule); got != row.after || (err == nil) != (row.after != "") {
 			t.Errorf("%s: got %q, %v; want %q", row.name, got, err, row.after)
+		}
+	}
+}
+
+// A text that adds anything but the rule is refused, whoever made it.
+func TestOnlyAdds(t *testing.T) {
+	r, err := ParseHTTPRule("GET a.example/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const other = "[[net.rule]]\nhost = \"b.example\"\n"
+	const table = "[[net.rule]]\nhost = \"a.example\"\nmethod = [\"GET\"]\npath = \"/v1\"\n"
+	if err := onlyAdds("cpus = 1\n", "cpus = 1\n"+table, "net", tableOf(r)); err != nil {
+		t.Error(err)
+	}
+	for name, row := range map[string][2]string{
+		"another rule":               {"", strings.Replace(table, "/v1", "/**", 1)},
+		"another key of the rule":    {"", table + "action = \"deny\"\n"},
+		"no method":                  {"", strings.Replace(table, "method", "#", 1)},
+		"two rules":                  {"", table + table},
+		"another key of net":         {"", "net.x = 1\n" + table},
+		"a changed key of net":       {"net.x = 1\n", "net.x = 2\n" + table},
+		"a lost key of net":          {"net.x = 1\n", table},
+		"another key":                {"", "cpus = 1\n" + table},
+		"another rule beside it":     {table, strings.Replace(table, "/v1", "/**", 1) + table},
+		"the rule before the others": {other, table + other},
+	} {
+		if onlyAdds(row[0], row[1], "net", tableOf(r)) == nil {
+			t.Errorf("%s is accepted", name)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // inlinePicture is a picture in a page that loads nothing.
 type inlinePicture struct {
 	Name string
-	Data template.URL
+	Src  template.HTMLAttr // with its data
 }
 
 // Picture is a file that a run left.
@@ -27,15 +27,24 @@ func AppPage() (string, error) { return app(map[string]any{"Script": true}) }
 // RunPage returns a run's page as one document, without scripts, links and requests. Of the files it shows those that
 // begin as a picture.
 func RunPage(in *history.Inspection, pictures []Picture) (string, error) {
-	if in.Ended != nil && len(in.Ended.Artifacts) > shownFiles {
-		in.Ended.Artifacts = in.Ended.Artifacts[:shownFiles]
-		in.Cut = append(in.Cut, "the list of files")
+	if in.Ended != nil {
+		n, bytes := 0, 0
+		for _, a := range in.Ended.Artifacts[:min(len(in.Ended.Artifacts), shownFiles)] {
+			if bytes += len(a.Path); bytes > shownBytes {
+				break
+			}
+			n++
+		}
+		if n < len(in.Ended.Artifacts) {
+			in.Ended.Artifacts = in.Ended.Artifacts[:n]
+			in.Cut = append(in.Cut, "the list of files")
+		}
 	}
 	var list []inlinePicture
 	for _, p := range pictures {
-		if kind := raster(p.Data); kind != "" {
+		if kind := raster(p.Data); kind != "" { // base64 needs no escapes, and html/template would make each + five bytes
 			list = append(list, inlinePicture{p.Name,
-				template.URL("data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(p.Data))})
+				template.HTMLAttr(`src="data:` + kind + ";base64," + base64.StdEncoding.EncodeToString(p.Data) + `"`)})
 		}
 	}
 	return app(map[string]any{"Run": in, "Inline": list})

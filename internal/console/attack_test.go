@@ -143,7 +143,8 @@ func TestAttackConsoleText(t *testing.T) {
 		Code: evil, Stdout: evil, Stderr: evil, Decisions: []netstack.Decision{{Name: evil, Path: evil, Reason: evil}},
 		Tools: []toolhost.Call{{Server: evil, Tool: evil, Arguments: json.RawMessage(`"` + evil + `"`), Error: evil}},
 		Ended: &run.Result{Artifacts: []record.Artifact{{Path: evil}}, Hints: []run.Hint{{Text: evil}}}},
-		"Pictures": []string{evil}, "Lines": []wanted{{evil, evil, []string{evil}}}})
+		"Pictures": []string{evil}, "Lines": []wanted{{evil, evil, []string{evil}, ""},
+			{Error: evil}}})
 	body, got := w.Body.String(), "text"
 	if strings.Contains(body, "<script>") || strings.Contains(body, "\x07") || w.Code != 200 ||
 		strings.Count(body, "&lt;script") < 12 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 )
@@ -20,6 +21,8 @@ const (
 	// auditAtOnce is how many lines are verified without a button.
 	auditAtOnce = 2000
 	ownerBytes  = 200 // of a filter
+	// auditDetail bounds the detail of a row, in bytes. unitask audit shows the rest.
+	auditDetail = 4 << 10
 )
 
 // auditRow is a line of the log.
@@ -68,7 +71,7 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request) {
 	}
 	rows := make([]auditRow, 0, len(list))
 	for _, line := range slices.Backward(list) {
-		rows = append(rows, auditRow{line, policy.PlainText(line.Detail)})
+		rows = append(rows, auditRow{line, bounded.Text(policy.PlainText(line.Detail), auditDetail)})
 	}
 	data := map[string]any{"Lines": n, "Rows": rows, "Kinds": audit.KindNames(), "Kind": string(f.Kind), "Owner": f.Owner,
 		"Proof": c.proof(log, n)}
@@ -79,14 +82,16 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request) {
 	c.show(w, r, "audit.html", data)
 }
 
-// proof returns the last verification; a short log is verified now.
+// proof returns the last verification; a short log is verified now, unless another verification is under way.
 func (c *Console) proof(log audit.Log, lines int64) *proof {
 	c.mu.Lock()
 	last := c.proven
 	c.mu.Unlock()
-	if lines > auditAtOnce || last != nil && last.Lines == lines && time.Since(last.Time) < time.Minute {
+	if lines > auditAtOnce || last != nil && last.Lines == lines && time.Since(last.Time) < time.Minute ||
+		!c.slow.TryLock() {
 		return last
 	}
+	defer c.slow.Unlock()
 	return c.prove(log)
 }
 

@@ -7,10 +7,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
@@ -77,8 +79,31 @@ func TestAttackConsoleAudit(t *testing.T) {
 	attack.Check(t, "console: a changed line of the audit log", "true",
 		strconv.FormatBool(strings.Contains(verify(), "Broken after 2401 lines")))
 	c.slow.Lock()
+	c.proven = nil
+	if p := c.proof(log, 1); p != nil {
+		t.Error("a short log is verified during another verification", p)
+	}
 	attack.Check(t, "console: a second verification at once", "503", strconv.Itoa(asUser(c, "/audit", url.Values{}).Code))
 	c.slow.Unlock()
+}
+
+// Long lines of the audit log make no large page.
+func TestAttackConsoleAuditDetail(t *testing.T) {
+	c := testConsole(t, record.Open(testdir.Private(t)))
+	c.Home = testdir.Private(t)
+	entries := make([]audit.Entry, 200)
+	for i := range entries {
+		entries[i] = audit.Entry{Time: time.Now(), Kind: audit.NetRefused, Detail: strings.Repeat("ä<", 6000)}
+	}
+	for part := range slices.Chunk(entries, 50) {
+		if err := audit.In(c.Home).Append(part...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := asUser(c, "/audit", nil).Body.String()
+	attack.Check(t, "console: 100 lines of 48 KB of the audit log", "100 true true", fmt.Sprint(
+		strings.Count(page, "<tr>")-1, " ", len(page) < 2<<20, " ",
+		utf8.ValidString(page) && !strings.Contains(page, "\ufffd")))
 }
 
 // Tables of this host are text and bounded, and doctor runs once at a time.

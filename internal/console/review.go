@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ const (
 type wanted struct {
 	Key, Rule string
 	Files     []string // of the ceiling, which hold it back
+	Error     string   // why no button adds it
 }
 
 // Line returns the line as a ceiling has it; of a table, its rule. The review shows it in full.
@@ -77,10 +79,13 @@ func (c *Console) allowing(in *history.Inspection) (lines []wanted) {
 func (c *Console) heldBack(in *history.Inspection) []wanted {
 	lines := c.allowing(in)
 	for i := range lines {
-		if list, err := c.edits(lines[i]); err == nil {
-			for _, e := range list {
-				lines[i].Files = append(lines[i].Files, e.File)
-			}
+		list, err := c.edits(lines[i])
+		if err != nil {
+			lines[i].Error = err.Error()
+			continue
+		}
+		for _, e := range list {
+			lines[i].Files = append(lines[i].Files, e.File)
 		}
 	}
 	return lines
@@ -146,17 +151,34 @@ func (c *Console) edits(l wanted) (list []edited, err error) {
 		if !holds {
 			continue
 		}
-		text, err := file.Allowing(l.Key, l.Rule)
+		e, err := c.edit(file, l)
 		if err != nil {
 			return nil, err
 		}
-		trust := policy.OpenTrust(c.Home).Of(file)
-		if trust != nil && !errors.Is(trust, policy.ErrNotTrusted) {
-			return nil, trust
-		}
-		list = append(list, edited{file.Path, file.Text(), text, trust == nil, file})
+		list = append(list, e)
 	}
 	return list, nil
+}
+
+// edit returns the change of a ceiling's file for a line that it holds back. It fails unless the line then passes.
+func (c *Console) edit(file *policy.Ceiling, l wanted) (e edited, err error) {
+	if e.After, err = file.Allowing(l.Key, l.Rule); err != nil {
+		return e, err
+	}
+	after, err := policy.ParseCeiling(file.Path, []byte(e.After))
+	if err != nil {
+		return e, err
+	}
+	if holds, err := l.holds(after); err != nil || holds {
+		return e, errors.Join(err, fmt.Errorf("%s: %s would not be enough: edit it by hand", file.Path, l.Line()))
+	}
+	trust := policy.OpenTrust(c.Home).Of(file)
+	if trust != nil && !errors.Is(trust, policy.ErrNotTrusted) {
+		return e, trust
+	}
+	e.Before, e.Trusted, e.ceiling = file.Text(), trust == nil, file
+	e.File, err = filepath.EvalSymlinks(file.Path) // what is written
+	return e, err
 }
 
 // reviewed returns what a form or an address of a review is about: a line that its run's page shows.
@@ -336,7 +358,10 @@ func (c *Console) keep(w http.ResponseWriter, r *http.Request) {
 		err = policy.OpenApprovals(c.Home).AddTo(k.Entry, list[0].Before)
 	}
 	if err == nil {
-		err = c.Approvals.ApproveShown(r.Context(), k.Question, run.AllowRun)
+		c.log(audit.NetAsked, k.RunID, map[string]any{"host": k.Host, "verdict": run.AllowAlways, "ceiling": k.Entry.Ceiling})
+		if err = c.Approvals.ApproveShown(r.Context(), k.Question, run.AllowRun); err != nil {
+			err = fmt.Errorf("%s has the answer, but the run did not get it: %w", list[0].File, err)
+		}
 	}
 	if err != nil {
 		c.wrong(w, r, http.StatusConflict, err)

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
@@ -155,6 +157,47 @@ func TestAttackConsoleReview(t *testing.T) {
 		strings.Contains(w.Body.String(), "Write this"), " ", strings.Contains(w.Body.String(), `action="again"`)))
 }
 
+// A line that no button can add says so. A review names the file that is written, and its line has an effect.
+func TestAttackConsoleReviewEffect(t *testing.T) {
+	host := url.Values{"key": {"allowNet"}, "rule": {"refused.example"}}
+	var full strings.Builder
+	for i := range policy.MaxRules {
+		fmt.Fprintf(&full, "%q, ", fmt.Sprintf("h%d.example", i))
+	}
+	look := func(c *Console, of url.Values) (page, review string, code int) {
+		id := refusedRun(t, c.History.Records, unitask.LocalOwner(os.Geteuid()), "refused.example")
+		of.Set("id", id)
+		w := asUser(c, "/allow?"+of.Encode(), nil)
+		return asUser(c, "/run?id="+id, nil).Body.String(), w.Body.String(), w.Code
+	}
+	c, file := reviewing(t, "allowNet = ["+full.String()+"]\n")
+	page, _, code := look(c, host)
+	attack.Check(t, "console: a ceiling that no button can extend", "409 false true", fmt.Sprint(code, " ",
+		strings.Contains(page, "held back by no file"), " ", strings.Contains(page, "by hand")))
+	target := filepath.Join(filepath.Dir(file), "other.toml")
+	if err := os.WriteFile(target, []byte("allowNet = []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(file), os.Symlink("other.toml", file)); err != nil {
+		t.Fatal(err)
+	}
+	_, review, code := look(c, host)
+	attack.Check(t, "console: a review of a link names its target", "200 true", fmt.Sprint(code, " ",
+		strings.Contains(review, "<h2>"+target)))
+}
+
+// A rule by path is not added again and again to a ceiling that does not allow its host.
+func TestAttackConsoleReviewWithoutHost(t *testing.T) {
+	c, file := reviewing(t, "allowNet = [\"a.example:8443\"]\n")
+	ceiling, err := policy.ReadCeiling(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.edit(ceiling, wanted{Key: "net.rule", Rule: "GET a.example/v1"})
+	attack.Check(t, "console: a rule by path for a host that the ceiling does not allow", "true",
+		strconv.FormatBool(err != nil && strings.Contains(err.Error(), "would not be enough")))
+}
+
 // What was reviewed is written, stays trusted, and the run starts again with it.
 func TestReviewAndAgain(t *testing.T) {
 	c, file := reviewing(t, "allowNet = [\"a.example\"] # why\n")
@@ -254,6 +297,10 @@ func TestAttackConsoleAlways(t *testing.T) {
 	}
 	attack.Check(t, "console: always, as reviewed", "303 1 <nil> [allowa.example:443]",
 		fmt.Sprint(asUser(c, "/always", about).Code, " ", kept()))
+	lines, err := audit.In(c.Home).Last(audit.Filter{Kind: audit.NetAsked, Run: id}, 0, 10, 10)
+	if err != nil || len(lines) != 1 || !strings.Contains(string(lines[0].Detail), `"always"`) {
+		t.Errorf("the audit log has %v, %v", lines, err)
+	}
 	found, ok, err := policy.OpenApprovals(c.Home).Find("a.example:443", file, unitask.LocalOwner(os.Geteuid()))
 	if !ok || err != nil || found.Run != id {
 		t.Error(found, ok, err)

@@ -61,7 +61,9 @@ func (c *Console) shell(w http.ResponseWriter, r *http.Request) {
 	}
 	c.typing++
 	c.going.Add(1)
+	ctx, cancel := context.WithDeadline(c.ctx, c.opened.Add(openTime)) // it ends with the login
 	c.mu.Unlock()
+	defer cancel()
 	defer func() {
 		c.mu.Lock()
 		c.typing--
@@ -70,7 +72,7 @@ func (c *Console) shell(w http.ResponseWriter, r *http.Request) {
 	}()
 	command := &sessiond.Command{Args: []string{"/bin/sh", "-c", "exec $(command -v bash || echo /bin/sh)"}, Endless: true,
 		Input: true, Terminal: "xterm-256color", Size: &unitask.TerminalSize{Columns: 80, Rows: 24}}
-	t, err := webterm.Start(c.ctx, webterm.Options{Waits: true, Idle: c.idle, Says: true},
+	t, err := webterm.Start(ctx, webterm.Options{Waits: true, Idle: c.idle, Says: true},
 		func(ctx context.Context, std webterm.Streams) (int, error) {
 			std.Begun() // an error is said in the terminal
 			answer, err := c.Sessions(ctx, sessiond.Request{Op: sessiond.OpExec, Session: s.ID, Command: command},
@@ -88,5 +90,5 @@ func (c *Console) shell(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer t.End()
-	t.Serve(c.ctx, w, r)
+	t.Serve(ctx, w, r)
 }

@@ -98,6 +98,31 @@ func TestAttackConsoleTerminalDoor(t *testing.T) {
 	}()))
 }
 
+// A terminal ends with the login of its browser, whatever is typed.
+func TestAttackConsoleTerminalLogin(t *testing.T) {
+	c := typingConsole(t, func(ctx context.Context, _ sessiond.Streams) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	c.mu.Lock()
+	c.opened = time.Now().Add(2*time.Second - openTime)
+	c.mu.Unlock()
+	conn, code := dial(t, c, "mine", "http://"+c.host, c.cookie, "")
+	if conn == nil {
+		t.Fatal(code)
+	}
+	timed, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var err error
+	for err == nil {
+		_, _, err = conn.Read(timed)
+	}
+	attack.Check(t, "console: a terminal after 12 hours", "<nil> 401", fmt.Sprint(timed.Err(), " ", func() int {
+		_, code := dial(t, c, "mine", "http://"+c.host, c.cookie, "")
+		return code
+	}()))
+}
+
 // A terminal holds little of endless output, and ends with wrong messages, or when nobody types.
 func TestAttackConsoleTerminal(t *testing.T) {
 	var written atomic.Int64

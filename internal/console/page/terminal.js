@@ -1,6 +1,6 @@
 "use strict";
-// A terminal of a session. It sends what the user types, and shows what the machine prints. Of the machine's sequences
-// it obeys no title, link, clipboard, or change of colours for later.
+// A terminal of a session. It sends what the user types, and shows what the machine prints. It ignores the machine's
+// sequences for titles, links, the clipboard and the palette.
 (() => {
   const said = document.getElementById("said"), place = document.getElementById("terminal");
   // The page's policy forbids style elements. xterm.js makes some: their text becomes sheets of the document.
