@@ -194,3 +194,36 @@ except ToolError as e: print(e.code, "may not have" in str(e))`)
 		attack.Check(t, "a table beyond its file: "+more, "server True\n", string(res.Stdout))
 	}
 }
+
+// The machine of a server in use is not paused when it is idle: a slow answer arrives, and nothing stays on the disk.
+func TestToolsWrappedIdle(t *testing.T) {
+	needVM(t)
+	dir := wrappedFolders(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	ceiling := pinnedWrapped(t, rt, fmt.Sprintf("dirsUnder = [%q]\nsessionIdleSeconds = 1\n[tools.it]\nwrap = true\n"+
+		"command = [\"python3\", %q]\ndirs = [%q]\ntimeoutSeconds = 15\n", dir+"/its", dir+"/its/server.py", dir+"/its"), "it")
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{
+		Request: unitask.Request{Language: "python", Tools: []string{"it"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Run(t.Context(), unitask.Step{Code: `from unitask_tools import it
+print(it.eval(code="__import__('time').sleep(6)"))`})
+	if err != nil || string(res.Stdout) != "None\n" {
+		t.Fatalf("a slow answer: %v %s", err, res.Stderr)
+	}
+	rt.Close()
+	ids, err := rt.Runs().IDs()
+	for _, id := range ids {
+		if rec, e := rt.Runs().Get(id); e != nil || rec.Via == record.ViaTools && rec.Finished == nil {
+			t.Errorf("%s has not ended: %v", id, e)
+		}
+	}
+	if err != nil || len(ids) < 3 {
+		t.Error(ids, err)
+	}
+}

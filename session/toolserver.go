@@ -35,6 +35,11 @@ func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, se
 		s.Close()
 		return nil, fmt.Errorf("its machine may not have %s", denied[0])
 	}
+	done, err := s.use(ctx) // an idle pause would hold a slow answer back, and leave the machine on the disk at the end
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
 	in, stdin := io.Pipe()
 	stdout, out := io.Pipe()
 	ended := make(chan struct{})
@@ -55,6 +60,7 @@ func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, se
 		stop(engine.ErrSessionClosed)
 		s.Close()
 		<-ended
+		done()
 	})}, nil
 }
 
