@@ -53,6 +53,7 @@ func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, se
 		}
 		in.CloseWithError(err)
 		out.CloseWithError(err)
+		s.Close() // its machine would stay until the end of the run
 	}()
 	return &toolhost.Process{Stdin: stdin, Stdout: stdout, End: sync.OnceFunc(func() {
 		stdin.Close()

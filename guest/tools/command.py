@@ -18,7 +18,8 @@ def main(name="", text=""):
     elif name == "describe":
         path = "/describe?name=" + quote(text)
     elif server and tool:
-        method, path, body = "POST", f"/call/{quote(server)}/{quote(tool)}", (text or "{}").encode(errors="surrogateescape")
+        method, path = "POST", f"/call/{quote(server)}/{quote(tool)}"
+        body = (text or "{}").encode(errors="surrogateescape")
     else:
         sys.stderr.write("usage: unitask-tool SERVER.TOOL [JSON] | search [TEXT] | describe SERVER.TOOL\n")
         return 2
