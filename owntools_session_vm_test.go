@@ -91,3 +91,38 @@ open("` + file + `").read()`})
 		t.Error(err)
 	}
 }
+
+// The command unitask-tool works in each image, also those without bash, and in the background.
+func TestToolCommandImages(t *testing.T) {
+	needVM(t)
+	app := mcp.NewServer(&mcp.Implementation{Name: "app"}, nil)
+	mcp.AddTool(app, &mcp.Tool{Name: "say", Description: "says what it is told"}, func(ctx context.Context,
+		_ *mcp.CallToolRequest, in struct {
+			Text string `json:"text"`
+			Slow bool   `json:"slow,omitempty"`
+		}) (*mcp.CallToolResult, any, error) {
+		if in.Slow { // signs of life come before the answer
+			timed, cancel := context.WithTimeout(ctx, 3*time.Second)
+			defer cancel()
+			<-timed.Done()
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}}}, nil, nil
+	})
+	const script = `unitask-tool app.say '{"text":"é 1","slow":true}' >/tmp/said 2>&1 &
+wait
+cat /tmp/said
+unitask-tool search says | grep -c app.say
+unitask-tool app.say '{"text":1}' 2>&1 | cut -c1-24
+unitask-tool app.none 2>&1 | cut -c1-22
+unitask-tool say 2>/dev/null || echo $?`
+	const want = "é 1\n1\nunitask-tool: arguments:\nunitask-tool: unknown:\n2\n"
+	rt := sessionRuntime(t)
+	for _, language := range []string{"python", "js", "shell"} {
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: language},
+			OwnTools: map[string]*mcp.Server{"app": app}})
+		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", script}})
+		if err != nil || string(res.Stdout) != want {
+			t.Errorf("%s: %v %s %s", language, err, res.Stdout, res.Stderr)
+		}
+	}
+}

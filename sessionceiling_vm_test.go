@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/paused"
@@ -92,6 +94,34 @@ func TestAttackSessionCeilingAppears(t *testing.T) {
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A session with functions of its program is not forked, extended or resumed when its ceiling forbids them by now.
+func TestAttackSessionCeilingOwnTools(t *testing.T) {
+	needClones(t)
+	home, dir := newHome(t), t.TempDir()
+	held, err := policy.LoadForPeople(home, dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := openRuntime(t, unitask.Options{Home: home})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin},
+		unitask.SessionRequest{Request: unitask.Request{Language: "shell"},
+			OwnTools: map[string]*mcp.Server{"app": mcp.NewServer(&mcp.Implementation{Name: "app"}, nil)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, policy.CeilingFile)
+	for _, u := range ceilingUses(t, s) {
+		mustDo(t, os.WriteFile(file, []byte("clientTools = false\n"), 0o600))
+		err := u.use()
+		attack.Check(t, u.name+" of a session with functions, which a file forbids by now", "refused true",
+			fmt.Sprintf("refused %v", err != nil && strings.Contains(err.Error(), "clientTools ")))
+		mustDo(t, os.Remove(file))
+		if _, err := s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testwait"
 	"github.com/unitask/unitask/internal/toolhost"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -167,14 +168,8 @@ func TestAttackToolsWrapped(t *testing.T) {
 	if string(res.Stderr) != "" {
 		t.Logf("%s", res.Stderr)
 	}
-	ids, err := rt.Runs().IDs()
-	for _, id := range ids {
-		if rec, e := rt.Runs().Get(id); e != nil || rec.Via == record.ViaTools && rec.Finished == nil {
-			err = errors.Join(err, e, fmt.Errorf("%s has not ended", id))
-		}
-	}
-	last, e := rt.Runs().Find("last")
-	attack.Check(t, "its machine after the run", "<nil> <nil> "+res.RunID, fmt.Sprint(err, e, " ", last))
+	last, err := rt.Runs().Find("last")
+	attack.Check(t, "its machine after the run", "[] <nil> "+res.RunID, fmt.Sprint(livingServers(t, rt), err, " ", last))
 	for _, more := range []string{`allowNet = ["example.com"]`, `dirs = ["/etc:/work/etc"]`,
 		`passEnv = ["WRAPPED_OTHER"]`} {
 		key, _, _ := strings.Cut(more, " ")
@@ -193,4 +188,76 @@ func TestAttackToolsWrapped(t *testing.T) {
 except ToolError as e: print(e.code, "may not have" in str(e))`)
 		attack.Check(t, "a table beyond its file: "+more, "server True\n", string(res.Stdout))
 	}
+}
+
+// The machine of a server in use is not paused when it is idle: a slow answer arrives, and nothing stays on the disk.
+func TestToolsWrappedIdle(t *testing.T) {
+	needVM(t)
+	dir := wrappedFolders(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	ceiling := pinnedWrapped(t, rt, fmt.Sprintf("dirsUnder = [%[1]q]\nsessionIdleSeconds = 1\n[tools.it]\nwrap = true\n"+
+		"command = [\"python3\", %[2]q]\ndirs = [%[1]q]\ntimeoutSeconds = 15\n", dir+"/its", dir+"/its/server.py"), "it")
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{
+		Request: unitask.Request{Language: "python", Tools: []string{"it"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Run(t.Context(), unitask.Step{Code: `from unitask_tools import it
+print(it.eval(code="__import__('time').sleep(6)"))`})
+	if err != nil || string(res.Stdout) != "None\n" {
+		t.Fatalf("a slow answer: %v %s", err, res.Stderr)
+	}
+	rt.Close()
+	if left := livingServers(t, rt); left != nil {
+		t.Errorf("not ended: %q", left)
+	}
+}
+
+// A server that ends does not leave its machine behind, also if its session goes on.
+func TestToolsWrappedEnds(t *testing.T) {
+	needVM(t)
+	dir := wrappedFolders(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	ceiling := pinnedWrapped(t, rt, fmt.Sprintf("dirsUnder = [%[1]q]\n[tools.it]\nwrap = true\ncommand = "+
+		"[\"python3\", %[2]q]\ndirs = [%[1]q]\n", dir+"/its", dir+"/its/server.py"), "it")
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{
+		Request: unitask.Request{Language: "python", Tools: []string{"it"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Run(t.Context(), unitask.Step{Code: `from unitask_tools import it, ToolError
+try: it.eval(code="os._exit(3)")
+except ToolError as e: print(e.code)`})
+	if err != nil || string(res.Stdout) != "server\n" {
+		t.Fatalf("%v %s%s", err, res.Stdout, res.Stderr)
+	}
+	testwait.Until(t, "the end of the server's machine", func() bool { return livingServers(t, rt) == nil })
+	res, err = s.Run(t.Context(), unitask.Step{Code: `print(it.eval(code="1+1"))`})
+	if err != nil || string(res.Stdout) != "2\n" {
+		t.Errorf("a new start: %v %s%s", err, res.Stdout, res.Stderr)
+	}
+}
+
+// livingServers returns the records of wrapped servers that have not ended.
+func livingServers(t *testing.T, rt *unitask.Runtime) (living []string) {
+	t.Helper()
+	ids, err := rt.Runs().IDs()
+	for _, id := range ids {
+		rec, e := rt.Runs().Get(id)
+		if err = errors.Join(err, e); e == nil && rec.Via == record.ViaTools && rec.Finished == nil {
+			living = append(living, id)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return living
 }

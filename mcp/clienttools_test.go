@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -120,5 +121,23 @@ func TestAttackClientToolsRefused(t *testing.T) {
 		attack.Check(t, "a client's functions over MCP: "+name, "true true",
 			fmt.Sprint(res.IsError, strings.Contains(text, c.want)))
 		t.Log(text)
+	}
+}
+
+// Too many functions are refused at once, and not after work whose time grows with the square of their number.
+func TestAttackClientToolsMany(t *testing.T) {
+	cs := inMemory(t, newServer(t, bare(t), mcp.Options{}), nil)
+	many, groups := []object{}, object{}
+	for i := range 40_000 {
+		many = append(many, object{"name": fmt.Sprint("x", i)})
+		groups[fmt.Sprint("x", i)] = []object{{"name": "x"}}
+	}
+	for name, functions := range map[string]object{"in a group": {"shop": many}, "groups": groups} {
+		began := time.Now()
+		res, _, text := call(t, cs, "run_code", object{"language": "python", "code": "1", "background": true,
+			"clientTools": functions})
+		attack.Check(t, "too many functions of a client: "+name, "true true true", fmt.Sprint(res.IsError,
+			strings.Contains(text, "at most"), time.Since(began) < 5*time.Second))
+		t.Logf("%s: %.200s", time.Since(began), text)
 	}
 }

@@ -74,6 +74,10 @@ func (s *Session) renewCeiling() error {
 	if err := s.manager.Engine.Catalog.CheckCeiling(now); err != nil {
 		return err
 	}
+	if len(s.own) > 0 && !now.ClientTools() {
+		return policy.Bad("clientTools", "true",
+			"was granted when the session began, and is false under this ceiling: start another session")
+	}
 	req := catalog.Request{Request: s.request}
 	req.Files, req.Dirs, req.InlineFiles = nil, nil, nil
 	if req, err = s.manager.Engine.Catalog.ResolveCustom(req, now); err != nil {

@@ -35,6 +35,11 @@ func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, se
 		s.Close()
 		return nil, fmt.Errorf("its machine may not have %s", denied[0])
 	}
+	done, err := s.use(ctx) // an idle pause would hold a slow answer back, and leave the machine on the disk at the end
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
 	in, stdin := io.Pipe()
 	stdout, out := io.Pipe()
 	ended := make(chan struct{})
@@ -48,6 +53,7 @@ func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, se
 		}
 		in.CloseWithError(err)
 		out.CloseWithError(err)
+		s.Close() // its machine would stay until the end of the run
 	}()
 	return &toolhost.Process{Stdin: stdin, Stdout: stdout, End: sync.OnceFunc(func() {
 		stdin.Close()
@@ -55,6 +61,7 @@ func (start Starter) ToolServer(ctx context.Context, ceiling *policy.Ceiling, se
 		stop(engine.ErrSessionClosed)
 		s.Close()
 		<-ended
+		done()
 	})}, nil
 }
 

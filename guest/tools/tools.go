@@ -49,6 +49,10 @@ var (
 	asyncText string
 	//go:embed unitask-tool.sh
 	shellText string
+	//go:embed command.py
+	shellPython string
+	//go:embed command.mjs
+	shellNode string
 )
 
 // Files returns the clients, and the types of the servers' tools.
@@ -78,6 +82,8 @@ func Files(servers map[string][]Tool, names []string) ([]File, error) {
 		{Path: Python + "/aio.py", Text: asyncText},
 		{Path: Index, Text: string(text)},
 		{Path: Command, Text: shellText, Program: true},
+		{Path: Lib + "/command.py", Text: shellPython},
+		{Path: Lib + "/command.mjs", Text: shellNode},
 	}
 	return append(list, types...), nil
 }

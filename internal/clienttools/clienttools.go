@@ -102,11 +102,21 @@ func (cc *Calls) List() []*Call {
 	})
 }
 
+// maxGroups bounds the groups of functions of a run. Each is a server.
+const maxGroups = 32
+
 // Servers returns servers whose tools ask the client, or what is wrong with their descriptions. Hostile schemas take
 // processor time.
 func (cc *Calls) Servers(ctx context.Context, tools map[string][]Tool) (map[string]*sdk.Server, error) {
+	if len(tools) > maxGroups {
+		return nil, policy.Bad("clientTools", fmt.Sprintf("of %d groups", len(tools)), "are too many: at most %d", maxGroups)
+	}
 	servers := map[string]*sdk.Server{}
 	for name, list := range tools {
+		if len(list) > toolhost.MaxTools { // before work whose time grows with the square
+			return nil, policy.Bad("clientTools", fmt.Sprintf("%.100q", name), "has %d tools: at most %d", len(list),
+				toolhost.MaxTools)
+		}
 		server := sdk.NewServer(&sdk.Implementation{Name: name, Version: "1"}, nil)
 		for i, tool := range list {
 			err := addTool(server, tool, cc.asks(name, tool.Name))

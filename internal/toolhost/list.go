@@ -23,7 +23,7 @@ import (
 
 // Limits of a server's list of tools.
 const (
-	maxTools      = 512     // of one server
+	MaxTools      = 512     // of one server
 	maxPages      = 64      // of its list
 	maxListBytes  = 4 << 20 // of the whole list
 	maxListNested = 64      // brackets in one another
@@ -73,8 +73,8 @@ func ParseList(text []byte) (*List, error) {
 	if err := json.Unmarshal(text, &l.Tools); err != nil {
 		return nil, fmt.Errorf("read list of tools: %w", err)
 	}
-	if len(l.Tools) > maxTools {
-		return nil, fmt.Errorf("the list has more than %d tools", maxTools)
+	if len(l.Tools) > MaxTools {
+		return nil, fmt.Errorf("the list has more than %d tools", MaxTools)
 	}
 	patterns := maxPatterns
 	for _, t := range l.Tools {
@@ -140,8 +140,8 @@ func (c *connection) fetchList(ctx context.Context) (*List, error) {
 			tools = append(tools, &Tool{Name: t.Name, Title: t.Title, Description: t.Description, Input: t.InputSchema,
 				Output: t.OutputSchema, Hints: t.Annotations})
 		}
-		if len(tools) > maxTools {
-			return nil, fmt.Errorf("list tools: more than %d", maxTools)
+		if len(tools) > MaxTools {
+			return nil, fmt.Errorf("list tools: more than %d", MaxTools)
 		}
 		if cursor = page.NextCursor; cursor == "" {
 			slices.SortFunc(tools, func(a, b *Tool) int { return strings.Compare(a.Name, b.Name) })
