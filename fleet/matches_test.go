@@ -77,6 +77,7 @@ func TestMatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	long.Wait()
+	testwait.Until(t, "the worker has counted its runs", func() bool { return big.Info().Done >= n+8 })
 	if done := big.Info().Done; done != n+8 {
 		t.Errorf("%d runs came to the worker that can do them, not %d", done, n+8)
 	}

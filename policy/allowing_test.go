@@ -90,8 +90,10 @@ func TestOnlyAdds(t *testing.T) {
 func TestReplace(t *testing.T) {
 	home, dir := testdir.Private(t), testdir.Private(t)
 	name, trust := filepath.Join(dir, CeilingFile), OpenTrust(home)
-	if err := os.WriteFile(name, []byte("allowNet = []\n"), 0o640); err != nil {
-		t.Fatal(err)
+	for _, err := range []error{os.WriteFile(name, []byte("allowNet = []\n"), 0o600), os.Chmod(name, 0o640)} {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	allow := func(host string, meanwhile func()) (*Ceiling, bool, error) {
 		t.Helper()
