@@ -335,7 +335,7 @@ func (p *page) terminal() {
 		document.querySelector(".xterm-rows")?.innerText.includes("#")`)
 	p.typeLine(`printf '\033]0;evil\007\033]8;;http://evil.example\007li''nk\033]8;;\007\033]52;c;ZXZpbA==\007'`)
 	p.typeLine(`printf '\033[31mre''d\033[0m '; echo $((6*7))`)
-	p.until(`document.querySelector(".xterm-rows").innerText.includes("red 42") &&
+	p.until(`/red\s+42/.test(document.querySelector(".xterm-rows").innerText) &&
 		document.querySelector(".xterm-rows").innerText.includes("link")`)
 	seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
 		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find(
