@@ -29,7 +29,8 @@ type machine struct {
 	in    io.WriteCloser
 	said  *tail
 	ready chan struct{} // closed when dir, shell and failed are set
-	ended chan struct{} // closed when the child answers no more
+	ended chan struct{} // closed when the child has ended
+	exit  error         // how; set before
 
 	dir, shell string // the working folder, and the shell
 	failed     error
@@ -160,6 +161,10 @@ func (m *machine) read(out io.Reader) {
 			hear(a.Params)
 		}
 	}
+	if lines.Err() != nil { // nobody hears it any more
+		_ = m.child.Process.Kill()
+	}
+	m.exit = m.child.Wait() // all that it said on stderr is here then
 }
 
 // call makes a request, and decodes its result unless result is nil.
@@ -225,9 +230,9 @@ func (m *machine) close() error {
 	_ = m.in.Close()
 	kill := time.AfterFunc(endTime, func() { _ = m.child.Process.Kill() })
 	defer kill.Stop()
-	<-m.ended // Wait closes the pipe that read reads
-	if err := m.child.Wait(); err != nil {
-		return fmt.Errorf("unitask: %w: %s", err, strings.TrimSpace(m.said.String()))
+	<-m.ended
+	if m.exit != nil {
+		return fmt.Errorf("unitask: %w: %s", m.exit, strings.TrimSpace(m.said.String()))
 	}
 	return nil
 }
