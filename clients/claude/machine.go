@@ -208,6 +208,10 @@ func (m *machine) call(ctx context.Context, method string, params, result any) e
 
 // lost is the error of a machine that has ended, with what unitask said last.
 func (m *machine) lost() error {
+	select { // until then it may say why
+	case <-m.ended:
+	case <-time.After(killTime):
+	}
 	return fmt.Errorf("the machine has ended: %s", strings.TrimSpace(m.said.String()))
 }
 
