@@ -79,8 +79,9 @@ func TestTools(t *testing.T) {
 // TestNoMachine has machines that do not start, or end: each call says why, and the worker gives the session back.
 func TestNoMachine(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
-		"ends":    {"echo 'the image is missing' >&2; exit 1", "the machine has ended: the image is missing"},
-		"garbage": {"read line; echo nothing; echo '{\"id\":1,\"error\":{\"message\":\"no room\"}}'; cat >/dev/null", "no room"},
+		"ends": {"echo 'the image is missing' >&2; exit 1", "the machine has ended: the image is missing"},
+		"garbage": {"read line; echo nothing; echo '{\"id\":1,\"error\":{\"message\":\"no room\"}}'; cat >/dev/null",
+			"no room"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "unitask")
