@@ -47,8 +47,8 @@ long: image
 # that use each goroutine of a run once. These are streams, network, clones, a pool and a server. The
 # short tests run under a umask that excludes others, so files for another user need an explicit mode.
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
-# The detector slows some tests thirty times and finds nothing in them: those of the tree, and of large input. They are
-# left out; make test has them.
+# The detector slows some tests thirty times and finds nothing in them: those of the tree, of the words of commands, and
+# of large input. They are left out; make test has them.
 RACE_SKIP = ^(TestHelp|TestFitsTerminal|TestDidYouMean|TestJSONEverywhere|TestTextsNameCommands|TestCutOutput|TestAttackLargeArtifact|TestAttackResumableStreams|TestOldWords|TestDocsGo|TestDocsExitCodes|TestArchitectureNames|TestBudgets|TestLongIsRun|TestTroubleshootingIsComplete|TestKallsymsHostile|TestAttackWorkerSays)$$
 race: image
 	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -vet=off -short -timeout 15m -skip '$(RACE_SKIP)' $(ALL)

@@ -48,20 +48,26 @@ allow = ["echo"]
 command = ["python3", "-m", "mcp_server_time"]
 env = { PYTHONPATH = %q }
 `, node("server-filesystem"), at, at+"/[a-z]*", node("server-everything"), node("server-everything"), pip)
-	for _, name := range []string{"fs", "every", "more", "clock"} {
+	return pinned(t, text, func(*policy.Ceiling) toolhost.Wrap { return nil }, "fs", "every", "more", "clock")
+}
+
+// pinned returns the ceiling of a text, with the lists of these servers' tools reviewed.
+func pinned(t *testing.T, text string, wrap func(*policy.Ceiling) toolhost.Wrap, names ...string) *policy.Ceiling {
+	t.Helper()
+	for _, name := range names {
 		c, err := policy.ParseCeiling("test", []byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), nil, nil)
+		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), os.Stderr, wrap(c))
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		pinned, err := policy.WithPin("test", []byte(text), name, list.Digest())
+		reviewed, err := policy.WithPin("test", []byte(text), name, list.Digest())
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = string(pinned)
+		text = string(reviewed)
 	}
 	c, err := policy.ParseCeiling("test", []byte(text))
 	if err != nil {

@@ -23,29 +23,11 @@ import (
 // pinnedWrapped returns a ceiling whose tables are reviewed. Their servers start in machines.
 func pinnedWrapped(t *testing.T, rt *unitask.Runtime, text string, names ...string) *policy.Ceiling {
 	t.Helper()
-	for _, name := range names {
-		c, err := policy.ParseCeiling("test", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := toolhost.Fetch(t.Context(), c.ToolServer(name), os.Stderr, func(ctx context.Context,
-			s *policy.ToolServer, stderr io.Writer) (*toolhost.Process, error) {
+	return pinned(t, text, func(c *policy.Ceiling) toolhost.Wrap {
+		return func(ctx context.Context, s *policy.ToolServer, stderr io.Writer) (*toolhost.Process, error) {
 			return session.Starter(rt.NewSessionFor).ToolServer(ctx, c, s, stderr)
-		})
-		if err != nil {
-			t.Fatal(name, err)
 		}
-		pinned, err := policy.WithPin("test", []byte(text), name, list.Digest())
-		if err != nil {
-			t.Fatal(err)
-		}
-		text = string(pinned)
-	}
-	c, err := policy.ParseCeiling("test", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	}, names...)
 }
 
 // Servers of npm and PyPI work in machines of their own, and keep what they know during a run.
@@ -190,22 +172,30 @@ except ToolError as e: print(e.code, "may not have" in str(e))`)
 	}
 }
 
-// The machine of a server in use is not paused when it is idle: a slow answer arrives, and nothing stays on the disk.
-func TestToolsWrappedIdle(t *testing.T) {
+// wrappedSession starts a session whose code has the tools of the server it, which works in a machine of its own. more
+// are lines for the ceiling, and for the server's table.
+func wrappedSession(t *testing.T, more, ofTable string) (*unitask.Runtime, *unitask.Session) {
+	t.Helper()
 	needVM(t)
 	dir := wrappedFolders(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rt.Close()
-	ceiling := pinnedWrapped(t, rt, fmt.Sprintf("dirsUnder = [%[1]q]\nsessionIdleSeconds = 1\n[tools.it]\nwrap = true\n"+
-		"command = [\"python3\", %[2]q]\ndirs = [%[1]q]\ntimeoutSeconds = 15\n", dir+"/its", dir+"/its/server.py"), "it")
+	t.Cleanup(func() { rt.Close() })
+	ceiling := pinnedWrapped(t, rt, fmt.Sprintf("dirsUnder = [%[1]q]\n%[3]s[tools.it]\nwrap = true\n"+
+		"command = [\"python3\", %[2]q]\ndirs = [%[1]q]\n%[4]s", dir+"/its", dir+"/its/server.py", more, ofTable), "it")
 	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{
 		Request: unitask.Request{Language: "python", Tools: []string{"it"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return rt, s
+}
+
+// The machine of a server in use is not paused when it is idle: a slow answer arrives, and nothing stays on the disk.
+func TestToolsWrappedIdle(t *testing.T) {
+	rt, s := wrappedSession(t, "sessionIdleSeconds = 1\n", "timeoutSeconds = 15\n")
 	res, err := s.Run(t.Context(), unitask.Step{Code: `from unitask_tools import it
 print(it.eval(code="__import__('time').sleep(6)"))`})
 	if err != nil || string(res.Stdout) != "None\n" {
@@ -219,20 +209,7 @@ print(it.eval(code="__import__('time').sleep(6)"))`})
 
 // A server that ends does not leave its machine behind, also if its session goes on.
 func TestToolsWrappedEnds(t *testing.T) {
-	needVM(t)
-	dir := wrappedFolders(t)
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	ceiling := pinnedWrapped(t, rt, fmt.Sprintf("dirsUnder = [%[1]q]\n[tools.it]\nwrap = true\ncommand = "+
-		"[\"python3\", %[2]q]\ndirs = [%[1]q]\n", dir+"/its", dir+"/its/server.py"), "it")
-	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{
-		Request: unitask.Request{Language: "python", Tools: []string{"it"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rt, s := wrappedSession(t, "", "")
 	res, err := s.Run(t.Context(), unitask.Step{Code: `from unitask_tools import it, ToolError
 try: it.eval(code="os._exit(3)")
 except ToolError as e: print(e.code)`})

@@ -3,7 +3,6 @@ package mcp
 import (
 	"context"
 	"errors"
-	"path"
 	"slices"
 	"strings"
 
@@ -119,12 +118,7 @@ func (s *Server) runPage(ctx context.Context, caller unitask.Caller, id string) 
 	var pictures []console.Picture
 	if in.Ended != nil {
 		for _, a := range in.Ended.Artifacts {
-			switch strings.ToLower(path.Ext(a.Path)) {
-			case ".png", ".jpg", ".jpeg", ".gif", ".webp":
-			default:
-				continue
-			}
-			if a.Size > pictureBytes || len(pictures) == appPictures {
+			if !console.NamesPicture(a.Path) || a.Size > pictureBytes || len(pictures) == appPictures {
 				continue
 			}
 			if data, err := s.readPicture(id, a.Path); err == nil && len(data) <= pictureBytes {

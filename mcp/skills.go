@@ -50,7 +50,7 @@ func readSkills(dir string) (map[string]*offered, error) {
 		if _, err := os.Lstat(filepath.Join(from, skill.File)); err != nil {
 			continue // no skill
 		}
-		o, err := readOffered(from)
+		o, err := readOffered(from, maxSkillBytes-size)
 		if err != nil {
 			return nil, fmt.Errorf("skill %s: %w", from, err)
 		}
@@ -60,15 +60,16 @@ func readSkills(dir string) (map[string]*offered, error) {
 		for _, text := range o.texts {
 			size += len(text)
 		}
-		if found[o.Name] = o; len(found) > maxSkills || size > maxSkillBytes {
-			return nil, fmt.Errorf("skills: %s has more than %d, or more than %d MiB", dir, maxSkills, maxSkillBytes>>20)
+		if found[o.Name] = o; len(found) > maxSkills {
+			return nil, fmt.Errorf("skills: %s has more than %d", dir, maxSkills)
 		}
 	}
 	return found, nil
 }
 
-// readOffered reads one skill. It copies the skill first, so that digests and texts belong together.
-func readOffered(from string) (*offered, error) {
+// readOffered reads one skill, and at most that many bytes of texts. It copies the skill first, so that digests and
+// texts belong together.
+func readOffered(from string, most int) (*offered, error) {
 	tmp, err := os.MkdirTemp("", "unitask-skill-")
 	if err != nil {
 		return nil, err
@@ -88,9 +89,13 @@ func readOffered(from string) (*offered, error) {
 		if err != nil {
 			return nil, err
 		}
-		if utf8.Valid(text) {
-			o.texts[name] = string(text)
+		if !utf8.Valid(text) {
+			continue
 		}
+		if most -= len(text); most < 0 {
+			return nil, fmt.Errorf("the skills' texts have more than %d MiB", maxSkillBytes>>20)
+		}
+		o.texts[name] = string(text)
 	}
 	return o, nil
 }

@@ -30,7 +30,7 @@ type machine struct {
 	said  *tail
 	ready chan struct{} // closed when dir, shell and failed are set
 	ended chan struct{} // closed when the child has ended
-	exit  error         // how; set before
+	exit  error         // of the child; set before ended is closed
 
 	dir, shell string // the working folder, and the shell
 	failed     error

@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	shellTime = 2 * time.Minute // of a command whose call names no time
-	callTime  = 110 * time.Second
-	killTime  = 10 * time.Second
+	callTime = 110 * time.Second // of a command; the SDK ends a call after 120
+	killTime = 10 * time.Second
 )
 
 // machineTool is one of the agent toolset's six tools. Its name, description and schema are the SDK's, and it works in
@@ -97,11 +96,11 @@ func (t *bashTool) Execute(ctx context.Context, input json.RawMessage) ([]block,
 }
 
 func (t *bashTool) run(ctx context.Context, command string, limitMS int64) (string, error) {
-	limit := shellTime
+	limit := callTime
 	if limitMS > 0 {
-		limit = time.Duration(min(limitMS, shellTime.Milliseconds())) * time.Millisecond
+		limit = time.Duration(min(limitMS, callTime.Milliseconds())) * time.Millisecond
 	}
-	bounded, stop := context.WithTimeout(ctx, min(limit, callTime))
+	bounded, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	if t.shell == nil {
 		var err error

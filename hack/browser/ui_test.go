@@ -334,8 +334,8 @@ func (p *page) terminal() {
 	p.until(`document.querySelector(".xterm-rows")?.innerText.includes("$") ||
 		document.querySelector(".xterm-rows")?.innerText.includes("#")`)
 	p.typeLine(`printf '\033]0;evil\007\033]8;;http://evil.example\007li''nk\033]8;;\007\033]52;c;ZXZpbA==\007'`)
-	p.typeLine(`printf '\033[31mre''d\033[0m '; echo $((6*7))`)
-	p.until(`/red\s+42/.test(document.querySelector(".xterm-rows").innerText) &&
+	p.typeLine(`echo "$(printf '\033[31mre''d\033[0m') $((6*7))"`) // in one write: an echo can't divide it
+	p.until(`document.querySelector(".xterm-rows").innerText.includes("red 42") &&
 		document.querySelector(".xterm-rows").innerText.includes("link")`)
 	seen := p.eval(`[document.title.includes("evil"), document.querySelectorAll("a[href*=evil]").length,
 		getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find(

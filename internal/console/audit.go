@@ -120,8 +120,10 @@ func (c *Console) verify(w http.ResponseWriter, r *http.Request) {
 		c.wrong(w, r, http.StatusServiceUnavailable, errBusy)
 		return
 	}
-	defer c.slow.Unlock()
-	c.prove(audit.In(c.Home))
+	func() {
+		defer c.slow.Unlock()
+		c.prove(audit.In(c.Home))
+	}()
 	c.to(w, r, "audit")
 }
 

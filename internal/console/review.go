@@ -221,27 +221,34 @@ func (c *Console) write(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	c.writes.Lock()
-	defer c.writes.Unlock()
-	list, err := c.edits(l)
-	if err == nil && !same(digest(list), r.PostForm.Get("digest")) {
-		err = errors.New("a file has changed since the review: nothing was written; look at it again")
-	}
-	for _, e := range list {
-		if err != nil {
-			break
-		}
-		var trusted bool
-		trusted, err = policy.OpenTrust(c.Home).Replace(e.ceiling, e.After, time.Now())
-		if trusted {
-			c.log(audit.CeilingTrusted, in.ID, map[string]any{"file": e.File, "widens": []string{l.Line()}})
-		}
-	}
-	if err != nil {
+	if err := c.replace(in.ID, l, r.PostForm.Get("digest")); err != nil {
 		c.wrong(w, r, http.StatusConflict, err)
 		return
 	}
 	c.to(w, r, l.To(in.ID))
+}
+
+// replace writes the files of a line, if they still are as the review with this digest has shown.
+func (c *Console) replace(id string, l wanted, shown string) error {
+	c.writes.Lock()
+	defer c.writes.Unlock()
+	list, err := c.edits(l)
+	if err != nil {
+		return err
+	}
+	if !same(digest(list), shown) {
+		return errors.New("a file has changed since the review: nothing was written; look at it again")
+	}
+	for _, e := range list {
+		trusted, err := policy.OpenTrust(c.Home).Replace(e.ceiling, e.After, time.Now())
+		if trusted {
+			c.log(audit.CeilingTrusted, id, map[string]any{"file": e.File, "widens": []string{l.Line()}})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // log writes into the audit log. What it tells has happened, so an error does not undo it.
@@ -344,28 +351,34 @@ func (c *Console) keeps(k kept) ([]edited, error) {
 
 // keep writes a permanent answer as the review has shown, and gives it to the run.
 func (c *Console) keep(w http.ResponseWriter, r *http.Request) {
-	c.writes.Lock()
-	defer c.writes.Unlock()
-	k, err := c.asksNow(r)
-	var list []edited
-	if err == nil {
-		list, err = c.keeps(k)
-	}
-	if err == nil && !same(digest(list), r.PostForm.Get("digest")) {
-		err = errors.New("the file has changed since the review: nothing was written; look at it again")
-	}
-	if err == nil {
-		err = policy.OpenApprovals(c.Home).AddTo(k.Entry, list[0].Before)
-	}
-	if err == nil {
-		c.log(audit.NetAsked, k.RunID, map[string]any{"host": k.Host, "verdict": run.AllowAlways, "ceiling": k.Entry.Ceiling})
-		if err = c.Approvals.ApproveShown(r.Context(), k.Question, run.AllowRun); err != nil {
-			err = fmt.Errorf("%s has the answer, but the run did not get it: %w", list[0].File, err)
-		}
-	}
-	if err != nil {
+	if err := c.answerAlways(r); err != nil {
 		c.wrong(w, r, http.StatusConflict, err)
 		return
 	}
 	c.to(w, r, "")
+}
+
+// answerAlways does what keep answers for.
+func (c *Console) answerAlways(r *http.Request) error {
+	c.writes.Lock()
+	defer c.writes.Unlock()
+	k, err := c.asksNow(r)
+	if err != nil {
+		return err
+	}
+	list, err := c.keeps(k)
+	if err != nil {
+		return err
+	}
+	if !same(digest(list), r.PostForm.Get("digest")) {
+		return errors.New("the file has changed since the review: nothing was written; look at it again")
+	}
+	if err := policy.OpenApprovals(c.Home).AddTo(k.Entry, list[0].Before); err != nil {
+		return err
+	}
+	c.log(audit.NetAsked, k.RunID, map[string]any{"host": k.Host, "verdict": run.AllowAlways, "ceiling": k.Entry.Ceiling})
+	if err := c.Approvals.ApproveShown(r.Context(), k.Question, run.AllowRun); err != nil {
+		return fmt.Errorf("%s has the answer, but the run did not get it: %w", list[0].File, err)
+	}
+	return nil
 }

@@ -84,15 +84,19 @@ func raster(head []byte) string {
 	return ""
 }
 
+// NamesPicture reports whether a file has a picture's name. What it holds may be something else.
+func NamesPicture(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".png", ".jpg", ".jpeg", ".gif", ".webp":
+		return true
+	}
+	return false
+}
+
 // pictures returns the names of artifacts to show inline.
 func (c *Console) pictures(id string, list []record.Artifact) (names []string) {
 	for _, a := range list {
-		switch strings.ToLower(path.Ext(a.Path)) {
-		case ".png", ".jpg", ".jpeg", ".gif", ".webp":
-		default:
-			continue
-		}
-		if a.Size > pictureBytes || len(names) == shownPictures {
+		if !NamesPicture(a.Path) || a.Size > pictureBytes || len(names) == shownPictures {
 			continue
 		}
 		f, err := c.History.Records.OpenArtifact(id, a.Path)

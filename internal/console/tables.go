@@ -93,13 +93,18 @@ func (c *Console) doctor(w http.ResponseWriter, r *http.Request) {
 		c.wrong(w, r, http.StatusServiceUnavailable, errBusy)
 		return
 	}
+	c.examine(r.Context())
+	c.to(w, r, "host")
+}
+
+// examine keeps what doctor finds. The caller has locked slow.
+func (c *Console) examine(ctx context.Context) {
 	defer c.slow.Unlock()
-	ctx, cancel := context.WithTimeout(r.Context(), actionTime-answerTime)
+	ctx, cancel := context.WithTimeout(ctx, actionTime-answerTime)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	p := c.tables(ctx, "Doctor, at "+clock(time.Now()), TablesDoctor)
 	c.mu.Lock()
 	c.examined = &p
 	c.mu.Unlock()
-	c.to(w, r, "host")
 }
